@@ -1,0 +1,214 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Eigen`: the executable specification. Every operation in a few lines, every sum in one fixed order, whatever the number
+/// of rows in a pass. Other backends are held to it by one test suite.
+///
+/// Array expressions are used only where an element's result is one rounding or the shape is fixed: in a longer expression
+/// Eigen computes the elements before an aligned address with other instructions than the rest.
+///
+/// Eigen's own templates compile to different code under different flags with the same symbols: build all translation
+/// units that use this backend with one set of flags.
+
+#include <decant/backend/host/backend.hpp>
+#include <decant/backend/host/ops.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/specs.hpp>
+#include <decant/quant/formats.hpp>
+
+#include <Eigen/Core>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace decant::inline DECANT_ABI {
+
+struct EigenKernels {
+    using Row = ::Eigen::Map<::Eigen::ArrayXf>;
+
+    static bool prepares(const host::Weight&) noexcept { return false; }
+    static std::size_t prepared_bytes(const PassShape&, std::uint32_t) noexcept { return 0; }
+    void use_prepared(std::byte*, const PassShape&, std::uint32_t) noexcept {}
+    /// One dequantized row of a weight at a time, in pieces.
+    static std::size_t scratch_bytes(const PassShape& shape, std::uint32_t) noexcept {
+        return (piece + std::size_t{shape.rows}) * sizeof(float);
+    }
+
+    /// Sum over i of a[i] b[i]: 16 partial sums over i mod 16, then their sum, then the rest in order.
+    static float dot(const float* a, const float* b, std::size_t n) {
+        constexpr int lanes = 16;
+        using Lanes = ::Eigen::Array<float, lanes, 1>;
+        Lanes partial = Lanes::Zero();
+        std::size_t i = 0;
+        for (; i + lanes <= n; i += lanes)
+            partial += ::Eigen::Map<const Lanes>(a + i) * ::Eigen::Map<const Lanes>(b + i);
+        float sum = partial.sum();
+        for (; i < n; ++i) sum += a[i] * b[i];
+        return sum;
+    }
+
+    static Row row(const host::View& view, std::size_t r) {
+        return {view.row(r), static_cast<::Eigen::Index>(view.columns)};
+    }
+
+    static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, std::byte*) {
+        const auto token = static_cast<std::size_t>(f.inputs.tokens[t]);
+        dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, op.x.row(t));
+    }
+
+    static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, std::byte*) {
+        const float* x = op.x.row(t);
+        const float mean = dot(x, x, op.x.columns) / static_cast<float>(op.x.columns);
+        const float scale = 1.0f / std::sqrt(mean + op.spec.epsilon);
+        Row y = row(op.y, t);
+        const ::Eigen::ArrayXf normed = row(op.x, t) * scale;
+        dequantize_row(op.weight->dtype, op.weight->data, op.x.columns, y.data());
+        y *= normed;
+    }
+
+    static void run(const host::Prepare&, const host::Frame&, std::uint32_t, std::byte*) {}
+
+    static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
+        const auto [target, first, columns] = op.place(tile);
+        const host::Weight& w = *target->weight;
+        float* const values = reinterpret_cast<float*>(scratch);
+        float* const sums = values + piece;
+        const std::uint32_t rows = f.rows(op.x.rows);
+        const DTypeTraits layout = traits(w.dtype);
+        for (std::uint32_t o = first; o < first + columns; ++o) {
+            std::fill_n(sums, rows, 0.0f);
+            for (std::size_t k = 0; k < w.columns; k += piece) {  // pieces in order
+                const std::size_t n = (std::min)(piece, w.columns - k);
+                dequantize_row(w.dtype, w.row(o) + k / layout.block_elements * layout.block_bytes, n, values);
+                for (std::uint32_t t = 0; t < rows; ++t) sums[t] += dot(op.x.row(t) + k, values, n);
+            }
+            float bias = 0.0f;
+            if (target->bias != nullptr) {
+                const DTypeTraits one = traits(target->bias->dtype);
+                dequantize_row(target->bias->dtype, target->bias->data + o * one.block_bytes, 1, &bias);
+            }
+            for (std::uint32_t t = 0; t < rows; ++t) {
+                float& y = target->out.row(t)[o];
+                y = (target->accumulate ? y : 0.0f) + (sums[t] + bias);
+            }
+        }
+    }
+
+    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, std::byte*) {
+        const auto* frequencies = reinterpret_cast<const float*>(op.frequencies->data);
+        const auto position = static_cast<float>(f.inputs.positions[t]);
+        const std::uint32_t half = op.y.columns / 2;
+        float* y = op.y.row(t);
+        for (std::uint32_t i = 0; i < half; ++i) {
+            y[i] = op.magnitude * std::cos(position * frequencies[i]);
+            y[half + i] = op.magnitude * std::sin(position * frequencies[i]);
+        }
+    }
+
+    static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, std::byte*) {
+        const std::uint32_t half = op.spec.dim / 2;
+        const float* cosine = op.angles.row(t);
+        const float* sine = cosine + half;
+        const bool halves = op.spec.layout == RopeLayout::halves;
+        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim) {
+            float* x = op.x.row(t) + head;
+            for (std::uint32_t i = 0; i < half; ++i) {
+                float& a = x[halves ? i : 2 * i];
+                float& b = x[halves ? i + half : 2 * i + 1];
+                const float turned = a * cosine[i] - b * sine[i];
+                b = b * cosine[i] + a * sine[i];
+                a = turned;
+            }
+        }
+    }
+
+    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte*) {
+        const CacheShape& shape = *f.cache.shape;
+        const auto slot = static_cast<std::size_t>(f.inputs.slots[t]);
+        const std::size_t offset = shape.layer_offset(op.layer);
+        const std::size_t bytes = shape.row_bytes(op.layer);
+        write(op.k.row(t), op.k.columns, shape.dtype, f.cache.row(offset, bytes, slot, 0));
+        write(op.v.row(t), op.v.columns, shape.dtype, f.cache.row(offset, bytes, slot, 1));
+    }
+
+    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte*) {
+        const CacheShape& shape = *f.cache.shape;
+        const std::size_t t = tile / op.spec.kv_heads;
+        const std::size_t kv_head = tile % op.spec.kv_heads;
+        const std::size_t group = op.spec.heads / op.spec.kv_heads;
+        const std::size_t dim = op.spec.head_dim;
+        const std::size_t offset = shape.layer_offset(op.layer);
+        const std::size_t bytes = shape.row_bytes(op.layer);
+        const std::size_t head_bytes = dim * traits(shape.dtype).block_bytes;
+        const auto sequence = static_cast<std::size_t>(f.inputs.sequences[t]);
+        const std::size_t length = static_cast<std::size_t>(f.inputs.positions[t]) + 1;
+        const auto entry = [&](std::size_t position, int value) {
+            return f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
+        };
+        ::Eigen::ArrayXf cached(static_cast<::Eigen::Index>(dim));
+        for (std::size_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+            const float* q = op.q.row(t) + h * dim;
+            float* const y_data = op.y.row(t) + h * dim;
+            Row y(y_data, static_cast<::Eigen::Index>(dim));
+            y.setZero();
+            float highest = -std::numeric_limits<float>::infinity();
+            float total = 0.0f;
+            for (std::size_t first = 0; first < length; first += host::attention_tile) {
+                const std::size_t count = (std::min)(std::size_t{host::attention_tile}, length - first);
+                float scores[host::attention_tile];
+                float peak = highest;
+                for (std::size_t j = 0; j < count; ++j) {
+                    dequantize_row(shape.dtype, entry(first + j, 0), dim, cached.data());
+                    scores[j] = op.spec.scale * dot(q, cached.data(), dim);
+                    peak = (std::max)(peak, scores[j]);
+                }
+                const float keep = std::exp(highest - peak);  // 0 in the first tile
+                highest = peak;
+                total *= keep;
+                y *= keep;
+                for (std::size_t j = 0; j < count; ++j) {
+                    const float p = std::exp(scores[j] - peak);
+                    total += p;
+                    dequantize_row(shape.dtype, entry(first + j, 1), dim, cached.data());
+                    for (std::size_t i = 0; i < dim; ++i) y_data[i] += p * cached[static_cast<::Eigen::Index>(i)];
+                }
+            }
+            y /= total;
+        }
+    }
+
+    static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, std::byte*) {
+        const float* g = op.gate.row(t);
+        const float* u = op.up.row(t);
+        float* y = op.y.row(t);
+        for (std::uint32_t i = 0; i < op.y.columns; ++i) y[i] = g[i] / (1.0f + std::exp(-g[i])) * u[i];
+    }
+
+    static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, std::byte*) {
+        row(op.y, i) = row(op.x, static_cast<std::size_t>(f.inputs.wanted[i]));
+    }
+
+   private:
+    static constexpr std::size_t piece = 4096;  // columns of a weight row in scratch, a multiple of every block
+
+    static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (dtype == DType::f16) {
+                const std::uint16_t half = float_to_half(from[i]);
+                std::memcpy(to + i * sizeof half, &half, sizeof half);
+            } else {
+                std::memcpy(to + i * sizeof(float), from + i, sizeof(float));
+            }
+        }
+    }
+};
+
+/// The reference backend: portable, readable, slow.
+using Eigen = HostBackend<EigenKernels>;
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,160 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `host::Pass`: a pass of a backend whose memory the host can reach. A resumable list of (operation, row tile) steps.
+
+#include <decant/backend/host/ops.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/executor.hpp>
+#include <decant/core/memory.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/stop.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested or `tiles` are done.
+struct RunLimits {
+    const StopFlag* stop = nullptr;
+    std::uint64_t tiles = (std::numeric_limits<std::uint64_t>::max)();
+};
+
+enum class RunState : std::uint8_t {
+    finished,  ///< every step is done
+    stopped,   ///< the limits were reached; `run` again goes on where it stood
+};
+
+namespace host {
+
+/// Records operations once per shape and runs them as often as inputs are uploaded. One caller at a time.
+///
+/// `Kernels` computes: for every operation struct Op, `kernels.run(const Op&, const Frame&, tile, std::byte* scratch)`;
+/// a tile's result depends on the tile alone, never on who runs it or when. `kernels.prepares(weight)` says whether a
+/// product reads a prepared copy of x; `scratch_bytes` and `prepared_bytes` size its workspace for rows of at most `columns`.
+template <class Kernels>
+class Pass {
+   public:
+    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Gather>;
+
+    Pass(Kernels kernels, std::size_t participants) : kernels_(std::move(kernels)), participants_(participants) {}
+
+    /// Reserves workspace for passes of this shape whose products read at most `columns` columns. Forgets what was recorded.
+    Result<void> reserve(const PassShape& shape, std::uint32_t columns) {
+        scratch_bytes_ = (kernels_.scratch_bytes(shape, columns) + 63) / 64 * 64;
+        DECANT_TRY(scratch_, HostMemory::allocate(scratch_bytes_ * participants_));
+        DECANT_TRY(prepared_, HostMemory::allocate(kernels_.prepared_bytes(shape, columns)));
+        kernels_.use_prepared(prepared_.data(), shape, columns);
+        frame_.shape = shape;
+        steps_.clear();
+        return {};
+    }
+
+    /// Records the operations that `body(*this)` enqueues, unless that was done since `reserve`.
+    template <class Body>
+    void record(Body&& body) {
+        if (steps_.empty()) body(*this);
+    }
+
+    void embed(const Weight& table, View x) { steps_.push_back(Embed{&table, x}); }
+    void norm(View x, const Weight& weight, const NormSpec& spec, View y) {
+        steps_.push_back(Norm{x, &weight, spec, y});
+    }
+    void linear(View x, std::initializer_list<LinearTarget> targets) {
+        DECANT_ASSERT(targets.size() <= Linear::max_targets);
+        Linear step{x, {}, static_cast<std::uint32_t>(targets.size())};
+        std::copy(targets.begin(), targets.end(), step.targets.begin());
+        bool prepare = false;
+        for (const LinearTarget& target : targets) prepare = prepare || kernels_.prepares(*target.weight);
+        if (prepare) steps_.push_back(Prepare{x});
+        steps_.push_back(step);
+    }
+    void angles(const Weight& frequencies, const RopeSpec& spec, View y) {
+        steps_.push_back(Angles{&frequencies, spec.magnitude, y});
+    }
+    void rope(View x, View angles, const RopeSpec& spec) { steps_.push_back(Rope{x, angles, spec}); }
+    void store(View k, View v, std::uint32_t layer) { steps_.push_back(Store{k, v, layer}); }
+    void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y) {
+        steps_.push_back(Attend{q, layer, spec, y});
+    }
+    void gate(View gate, View up, Activation activation, View y) { steps_.push_back(Gate{gate, up, activation, y}); }
+    void gather(View x, View y) { steps_.push_back(Gather{x, y}); }
+
+    /// Takes the inputs of the next run (the spans must stay valid until it has finished) and starts it over.
+    void upload(const PassInputs& inputs, std::byte* cache, const CacheShape& shape) {
+        frame_.inputs = inputs;
+        frame_.cache = {cache, &shape, shape.block_bytes()};
+        step_ = 0;
+        next_.store(0, std::memory_order_relaxed);
+    }
+
+    /// Works through the steps from where the last call stopped.
+    RunState run(const AnyExecutor& executor, RunLimits limits = {}) {
+        limits_ = limits;
+        for (; step_ < steps_.size(); ++step_, next_.store(0, std::memory_order_relaxed)) {
+            const std::uint64_t first = next_.load(std::memory_order_relaxed);
+            const std::uint64_t tiles =
+                std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, steps_[step_]);
+            end_ = (std::min)(tiles, first + (std::min)(limits_.tiles, tiles));
+            const std::size_t participants = static_cast<std::size_t>((std::min)(
+                {std::uint64_t{executor.concurrency()}, std::uint64_t{participants_}, end_ - (std::min)(first, end_)}));
+            const TaskRef task{this, [](void* self, std::size_t who) { static_cast<Pass*>(self)->participate(who); }};
+            if (participants == 1) {
+                task(0);
+            } else if (participants > 1) {
+                executor.parallel_for(participants, task);
+            }
+            // Participants claim a tile before they finish it, and one that finds none left claims beyond the end.
+            const std::uint64_t done = (std::min)(next_.load(std::memory_order_relaxed), end_);
+            limits_.tiles -= done - first;
+            if (done < tiles) {
+                next_.store(done, std::memory_order_relaxed);
+                return RunState::stopped;
+            }
+        }
+        return RunState::finished;
+    }
+
+    [[nodiscard]] const Kernels& kernels() const noexcept { return kernels_; }
+    [[nodiscard]] std::span<const Step> steps() const noexcept { return steps_; }
+    [[nodiscard]] std::size_t workspace_bytes() const noexcept { return scratch_.size() + prepared_.size(); }
+
+   private:
+    void participate(std::size_t who) {
+        std::byte* scratch = scratch_.data() + who * scratch_bytes_;
+        std::visit(
+            [&](const auto& op) {
+                while (limits_.stop == nullptr || !limits_.stop->requested()) {
+                    const std::uint64_t tile = next_.fetch_add(1, std::memory_order_relaxed);
+                    if (tile >= end_) return;
+                    kernels_.run(op, frame_, static_cast<std::uint32_t>(tile), scratch);
+                }
+            },
+            steps_[step_]);
+    }
+
+    Kernels kernels_;
+    std::size_t participants_;
+    std::size_t scratch_bytes_ = 0;
+    HostMemory scratch_;
+    HostMemory prepared_;
+    Frame frame_;
+    std::vector<Step> steps_;
+    std::size_t step_ = 0;
+    std::atomic<std::uint64_t> next_{0};  // first tile of the current step that nobody has claimed
+    std::uint64_t end_ = 0;
+    RunLimits limits_;
+};
+
+}  // namespace host
+}  // namespace decant::inline DECANT_ABI

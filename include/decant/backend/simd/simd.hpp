@@ -1,0 +1,268 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of 16 output columns is unpacked into a panel that
+/// stays in the cache and is multiplied by all tokens of the pass, activations in 8 bits for block formats and in F32 for
+/// F32, F16 and BF16 weights.
+
+#include <decant/backend/host/backend.hpp>
+#include <decant/backend/host/ops.hpp>
+#include <decant/backend/simd/avx2.hpp>
+#include <decant/backend/simd/avx512.hpp>
+#include <decant/backend/simd/portable.hpp>
+#include <decant/backend/simd/target.hpp>
+#include <decant/backend/simd/vector_math.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/specs.hpp>
+#include <decant/quant/formats.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace decant::inline DECANT_ABI {
+namespace simd {
+
+/// The operations in terms of a set's kernels.
+template <class Set>
+struct Operations {
+    static constexpr std::size_t piece = 2048;  // columns of a panel at a time, a multiple of every block
+
+    /// A participant's memory for one tile.
+    struct Scratch {
+        // A piece of a panel, as codes with their scales or as floats, and the sums of its 16 columns for every token.
+        static constexpr std::size_t code_bytes = piece * panel_rows;
+        static constexpr std::size_t scale_bytes = piece / activation_half * panel_rows * sizeof(float);
+        static constexpr std::size_t panel_bytes = piece * panel_rows * sizeof(float);
+        static_assert(code_bytes + 2 * scale_bytes <= panel_bytes);
+
+        /// `columns`: the widest row that the pass handles.
+        static std::size_t bytes(const PassShape& shape, std::size_t columns) {
+            return panel_bytes + (std::max)(shape.rows * panel_rows, columns) * sizeof(float);
+        }
+        std::byte* memory;
+        [[nodiscard]] CodePanel codes() const noexcept {
+            return {reinterpret_cast<std::uint8_t*>(memory), reinterpret_cast<float*>(memory + code_bytes),
+                    reinterpret_cast<float*>(memory + code_bytes + scale_bytes)};
+        }
+        [[nodiscard]] FloatPanel floats() const noexcept { return {reinterpret_cast<float*>(memory)}; }
+        [[nodiscard]] float* sums() const noexcept { return reinterpret_cast<float*>(memory + panel_bytes); }
+        [[nodiscard]] float* row() const noexcept { return sums(); }
+    };
+
+    static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+        const auto token = static_cast<std::size_t>(f.inputs.tokens[t]);
+        dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, op.x.row(t));
+    }
+
+    static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, Scratch scratch, Activations) {
+        const std::size_t n = op.x.columns;
+        const float* x = op.x.row(t);
+        const float mean = Set::dot(x, x, n) / static_cast<float>(n);
+        dequantize_row(op.weight->dtype, op.weight->data, n, scratch.row());
+        scale_by(x, 1.0f / std::sqrt(mean + op.spec.epsilon), scratch.row(), op.y.row(t), n);
+    }
+
+    static void run(const host::Prepare& op, const host::Frame&, std::uint32_t t, Scratch, Activations prepared) {
+        Set::quantize(op.x.row(t), op.x.columns, prepared.from(t, 0));
+    }
+
+    static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
+                    Activations prepared) {
+        const auto [target, first, columns] = op.place(tile);
+        const host::Weight& w = *target->weight;
+        const std::size_t rows = f.rows(op.x.rows);
+        float* const sums = scratch.sums();
+        std::fill_n(sums, rows * panel_rows, 0.0f);
+        visit_format(w.dtype, [&]<class Format>(Format) {
+            for (std::size_t k = 0; k < w.columns; k += piece) {  // pieces in order
+                const std::size_t n = (std::min)(piece, w.columns - k);
+                if constexpr (CodeFormat<Format>) {
+                    const CodePanel panel = scratch.codes();
+                    Format::unpack(w.row(first), w.row_bytes, columns, k, n, panel);
+                    Set::template multiply<Format::panel_block, Format::has_offset, (Format::code_bits > 7)>(
+                        panel, Format::bias, n, prepared.from(0, k), rows, sums);
+                } else {
+                    const FloatPanel panel = scratch.floats();
+                    Format::unpack(w.row(first), w.row_bytes, columns, k, n, panel);
+                    Set::multiply(panel, n, op.x.row(0) + k, op.x.columns, rows, sums);
+                }
+            }
+        });
+        float bias[panel_rows] = {};
+        if (target->bias != nullptr) {
+            const host::Weight& b = *target->bias;
+            dequantize_row(b.dtype, b.data + row_bytes(b.dtype, first), columns, bias);
+        }
+        for (std::size_t t = 0; t < rows; ++t) {
+            float* y = target->out.row(t) + first;
+            for (std::size_t r = 0; r < columns; ++r)
+                y[r] = (target->accumulate ? y[r] : 0.0f) + (sums[t * panel_rows + r] + bias[r]);
+        }
+    }
+
+    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+        const auto* frequencies = reinterpret_cast<const float*>(op.frequencies->data);
+        const auto position = static_cast<float>(f.inputs.positions[t]);
+        const std::uint32_t half = op.y.columns / 2;
+        float* y = op.y.row(t);
+        for (std::uint32_t i = 0; i < half; ++i) {
+            y[i] = op.magnitude * std::cos(position * frequencies[i]);
+            y[half + i] = op.magnitude * std::sin(position * frequencies[i]);
+        }
+    }
+
+    static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
+        const std::uint32_t half = op.spec.dim / 2;
+        const float* cosine = op.angles.row(t);
+        const float* sine = cosine + half;
+        const bool halves = op.spec.layout == RopeLayout::halves;
+        const std::uint32_t step = halves ? 1 : 2;
+        const std::uint32_t distance = halves ? half : 1;
+        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim) {
+            float* x = op.x.row(t) + head;
+            for (std::uint32_t i = 0; i < half; ++i, x += step) {
+                const float a = x[0];
+                const float b = x[distance];
+                x[0] = a * cosine[i] - b * sine[i];
+                x[distance] = b * cosine[i] + a * sine[i];
+            }
+        }
+    }
+
+    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+        const CacheShape& shape = *f.cache.shape;
+        const auto slot = static_cast<std::size_t>(f.inputs.slots[t]);
+        const std::size_t offset = shape.layer_offset(op.layer);
+        const std::size_t bytes = shape.row_bytes(op.layer);
+        for (int value = 0; value < 2; ++value) {
+            const host::View& view = value == 0 ? op.k : op.v;
+            std::byte* to = f.cache.row(offset, bytes, slot, value);
+            if (shape.dtype == DType::f16) {
+                Set::to_half(view.row(t), to, view.columns);
+            } else {
+                std::memcpy(to, view.row(t), view.columns * sizeof(float));
+            }
+        }
+    }
+
+    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
+        constexpr std::size_t most = 8;  // query heads that share a key head, at a time
+        constexpr std::size_t span = host::attention_tile;
+        const CacheShape& shape = *f.cache.shape;
+        const std::size_t t = tile / op.spec.kv_heads;
+        const std::size_t kv_head = tile % op.spec.kv_heads;
+        const std::size_t group = op.spec.heads / op.spec.kv_heads;
+        const std::size_t dim = op.spec.head_dim;
+        const std::size_t offset = shape.layer_offset(op.layer);
+        const std::size_t bytes = shape.row_bytes(op.layer);
+        const std::size_t head_bytes = dim * traits(shape.dtype).block_bytes;
+        const auto sequence = static_cast<std::size_t>(f.inputs.sequences[t]);
+        const std::size_t length = static_cast<std::size_t>(f.inputs.positions[t]) + 1;
+        const auto entry = [&](std::size_t position, int value) -> const float* {
+            const std::byte* from = f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
+            if (shape.dtype == DType::f32) return reinterpret_cast<const float*>(from);
+            Set::from_half(from, scratch.row(), dim);
+            return scratch.row();
+        };
+        for (std::size_t h = 0; h < group; h += most) {
+            const std::size_t heads = (std::min)(most, group - h);
+            const float* q = op.q.row(t) + (kv_head * group + h) * dim;
+            float* y = op.y.row(t) + (kv_head * group + h) * dim;
+            std::fill_n(y, heads * dim, 0.0f);
+            float highest[most];
+            float total[most] = {};
+            float scores[most][span];
+            std::fill_n(highest, most, -std::numeric_limits<float>::infinity());
+            for (std::size_t first = 0; first < length; first += span) {
+                const std::size_t count = (std::min)(span, length - first);
+                for (std::size_t j = 0; j < count; ++j) {
+                    const float* k = entry(first + j, 0);
+                    for (std::size_t i = 0; i < heads; ++i) scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
+                }
+                for (std::size_t i = 0; i < heads; ++i) {
+                    float peak = highest[i];
+                    for (std::size_t j = 0; j < count; ++j) peak = (std::max)(peak, scores[i][j]);
+                    const float keep = std::exp(highest[i] - peak);  // 0 in the first tile
+                    highest[i] = peak;
+                    exp_shifted(scores[i], -peak, scores[i], count);
+                    total[i] *= keep;
+                    for (std::size_t j = 0; j < count; ++j) total[i] += scores[i][j];
+                    scale(y + i * dim, keep, y + i * dim, dim);
+                }
+                for (std::size_t j = 0; j < count; ++j) {
+                    const float* v = entry(first + j, 1);
+                    for (std::size_t i = 0; i < heads; ++i) Set::axpy(scores[i][j], v, y + i * dim, dim);
+                }
+            }
+            for (std::size_t i = 0; i < heads; ++i) scale(y + i * dim, 1.0f / total[i], y + i * dim, dim);
+        }
+    }
+
+    static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
+        silu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
+    }
+
+    static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, Activations) {
+        std::copy_n(op.x.row(static_cast<std::size_t>(f.inputs.wanted[i])), op.x.columns, op.y.row(i));
+    }
+};
+
+/// Kernels of several sets, one of which runs.
+template <class... Sets>
+class Kernels {
+   public:
+    /// The best of the sets that this machine runs.
+    Kernels() noexcept { ((supported(Sets::isa) ? static_cast<void>(isa_ = Sets::isa) : void()), ...); }
+
+    [[nodiscard]] Isa isa() const noexcept { return isa_; }
+
+    /// Block formats are multiplied in integers and need quantized activations.
+    static bool prepares(const host::Weight& weight) noexcept { return traits(weight.dtype).block_elements > 1; }
+    static std::size_t scratch_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
+        return Operations<Portable>::Scratch::bytes(shape, columns);
+    }
+    static std::size_t prepared_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
+        const std::size_t codes = shape.rows * stride(columns);
+        return codes + codes / activation_block * sizeof(float) + codes / activation_half * sizeof(std::int32_t);
+    }
+    void use_prepared(std::byte* memory, const PassShape& shape, std::uint32_t columns) noexcept {
+        const std::size_t codes = shape.rows * stride(columns);
+        prepared_ = {reinterpret_cast<std::int8_t*>(memory), reinterpret_cast<float*>(memory + codes),
+                     reinterpret_cast<std::int32_t*>(memory + codes + codes / activation_block * sizeof(float)),
+                     stride(columns)};
+    }
+
+    template <class Op>
+    void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
+        static_cast<void>(((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch}, prepared_), true)) ||
+                           ...));
+    }
+
+   private:
+    static std::size_t stride(std::size_t columns) noexcept {
+        return (columns + activation_block - 1) / activation_block * activation_block;
+    }
+
+    Isa isa_ = Isa::portable;
+    Activations prepared_;
+};
+
+}  // namespace simd
+
+/// A CPU backend for a choice of instruction sets, from which the best that the machine runs is taken at run time.
+template <class... Sets>
+using BasicSimd = HostBackend<simd::Kernels<Sets...>>;
+
+/// The CPU backend: every instruction set that the library knows for this processor family.
+#if DECANT_X86
+using Simd = BasicSimd<simd::Portable, simd::Avx2, simd::Avx512Vnni>;
+#else
+using Simd = BasicSimd<simd::Portable>;
+#endif
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,67 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// Element-wise functions on rows by xsimd, for whatever the host compiles for. The architecture tag is part of every
+/// symbol's name. An element's result does not depend on its place in the row: the rest after the last full batch is
+/// computed in a padded batch.
+
+#include <decant/core/config.hpp>
+
+#include <xsimd/xsimd.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace decant::inline DECANT_ABI {
+namespace simd {
+
+/// Calls `f(batches of inputs...)` over rows of n floats and writes its result to `y`. Inputs may be `y` itself.
+template <class Arch = xsimd::default_arch, class F, class... Inputs>
+void map_rows(float* y, std::size_t n, F f, const Inputs*... inputs) {
+    using Batch = xsimd::batch<float, Arch>;
+    constexpr std::size_t lanes = Batch::size;
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes) f(Batch::load_unaligned(inputs + i)...).store_unaligned(y + i);
+    if (i == n) return;
+    const auto padded = [&](const float* input) {
+        float values[lanes] = {};
+        std::copy(input + i, input + n, values);
+        return Batch::load_unaligned(values);
+    };
+    float values[lanes];
+    f(padded(inputs)...).store_unaligned(values);
+    std::copy(values, values + (n - i), y + i);
+}
+
+/// y[i] = exp(x[i] + shift)
+template <class Arch = xsimd::default_arch>
+void exp_shifted(const float* x, float shift, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(y, n, [shift](Batch v) { return xsimd::exp(v + Batch(shift)); }, x);
+}
+
+/// y[i] = x[i] factor
+template <class Arch = xsimd::default_arch>
+void scale(const float* x, float factor, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(y, n, [factor](Batch v) { return v * Batch(factor); }, x);
+}
+
+/// y[i] = x[i] factor w[i]
+template <class Arch = xsimd::default_arch>
+void scale_by(const float* x, float factor, const float* w, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(y, n, [factor](Batch v, Batch weight) { return v * Batch(factor) * weight; }, x, w);
+}
+
+/// y[i] = g[i] / (1 + exp(-g[i])) u[i]
+template <class Arch = xsimd::default_arch>
+void silu_gate(const float* g, const float* u, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(
+        y, n, [](Batch gate, Batch up) { return gate / (Batch(1.0f) + xsimd::exp(-gate)) * up; }, g, u);
+}
+
+}  // namespace simd
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,89 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `BlockPool`: the memory of a paged KV cache (Kwon et al. 2023) and the count of who uses each block.
+
+#include <decant/core/config.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/specs.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend. Not thread-safe: one thread at a time.
+template <class B>
+class BlockPool {
+   public:
+    /// Errors: `invalid_argument` for impossible sizes, `out_of_memory`.
+    [[nodiscard]] static Result<BlockPool> create(const B& backend, CacheShape shape, std::size_t tokens) {
+        constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
+        if (shape.dtype != DType::f32 && shape.dtype != DType::f16) {
+            return Error{ErrorCode::invalid_argument, detail::text("cache entries of ", name(shape.dtype)), "KvCache",
+                         "use F32 or F16"};
+        }
+        if (shape.block_tokens == 0 || shape.block_tokens > most || tokens == 0 || tokens > most - shape.block_tokens) {
+            return Error{ErrorCode::invalid_argument,
+                         detail::text(tokens, " tokens in blocks of ", shape.block_tokens, " cannot be addressed"),
+                         "KvCache", detail::text("use 1 to ", most, " tokens and a block of at least 1")};
+        }
+        const std::size_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
+        const std::size_t block_bytes = shape.block_bytes();
+        if (block_bytes != 0 && blocks > (std::numeric_limits<std::size_t>::max)() / 2 / block_bytes) {
+            return Error{ErrorCode::out_of_memory, detail::text(blocks, " blocks of ", block_bytes, " bytes"), "KvCache",
+                         "ask for fewer tokens"};
+        }
+        DECANT_TRY(auto buffer, backend.allocate(blocks * block_bytes));
+        return BlockPool(backend, std::move(shape), std::move(buffer), blocks);
+    }
+
+    [[nodiscard]] const CacheShape& shape() const noexcept { return shape_; }
+    [[nodiscard]] std::size_t blocks() const noexcept { return references_.size(); }
+    [[nodiscard]] std::size_t free_blocks() const noexcept { return free_.size(); }
+    [[nodiscard]] std::size_t bytes() const noexcept { return references_.size() * shape_.block_bytes(); }
+    [[nodiscard]] typename B::Buffer& buffer() noexcept { return buffer_; }
+
+    /// A block with one reference. The caller has checked that one is free.
+    [[nodiscard]] std::int32_t take() noexcept {
+        DECANT_ASSERT(!free_.empty());
+        const std::int32_t block = free_.back();
+        free_.pop_back();
+        references_[static_cast<std::size_t>(block)] = 1;
+        return block;
+    }
+    void share(std::int32_t block) noexcept { ++references_[static_cast<std::size_t>(block)]; }
+    [[nodiscard]] bool shared(std::int32_t block) const noexcept {
+        return references_[static_cast<std::size_t>(block)] > 1;
+    }
+    void release(std::int32_t block) noexcept {
+        if (--references_[static_cast<std::size_t>(block)] == 0) free_.push_back(block);  // within capacity
+    }
+    /// A private copy of a shared block, which loses one reference. The caller has checked that a block is free.
+    [[nodiscard]] std::int32_t split(std::int32_t block) {
+        const std::int32_t copy = take();
+        const std::size_t bytes = shape_.block_bytes();
+        backend_.copy(buffer_, static_cast<std::size_t>(block) * bytes, static_cast<std::size_t>(copy) * bytes, bytes);
+        release(block);
+        return copy;
+    }
+
+   private:
+    BlockPool(const B& backend, CacheShape shape, typename B::Buffer buffer, std::size_t blocks)
+        : backend_(backend), shape_(std::move(shape)), buffer_(std::move(buffer)), references_(blocks, 0) {
+        free_.reserve(blocks);
+        for (std::size_t block = blocks; block > 0; --block) free_.push_back(static_cast<std::int32_t>(block - 1));
+    }
+
+    B backend_;
+    CacheShape shape_;
+    typename B::Buffer buffer_;
+    std::vector<std::uint32_t> references_;  // [blocks]
+    std::vector<std::int32_t> free_;         // a stack: the block released last is warm
+};
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,105 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Sequence`: the tokens of one conversation and the block table of their keys and values.
+
+#include <decant/cache/pool.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/token.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+template <class B>
+class Context;
+
+/// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs to
+/// one thread at a time, together with all other sequences of its cache.
+template <class B>
+class Sequence {
+   public:
+    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) {
+        table_.reserve(pool_->blocks());
+    }
+    Sequence(Sequence&&) noexcept = default;
+    Sequence& operator=(Sequence&& other) noexcept {
+        clear();
+        pool_ = std::move(other.pool_);
+        table_ = std::move(other.table_);
+        tokens_ = std::move(other.tokens_);
+        return *this;
+    }
+    ~Sequence() { clear(); }
+
+    /// Tokens whose keys and values are in the cache.
+    [[nodiscard]] std::span<const Token> tokens() const noexcept { return tokens_; }
+    [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
+
+    /// Physical block of every `block_tokens` positions.
+    [[nodiscard]] std::span<const std::int32_t> table() const noexcept { return table_; }
+
+    /// Forgets all tokens from position `size` on; the blocks they alone used go back. No effect if there are fewer.
+    void truncate(std::size_t size) noexcept {
+        if (size >= tokens_.size()) return;
+        tokens_.resize(size);
+        release_from(blocks_for(size));
+    }
+
+    /// A second sequence with the same past. Blocks are shared until one of the two writes into them.
+    [[nodiscard]] Sequence fork() const {
+        Sequence copy(pool_);
+        copy.tokens_ = tokens_;
+        copy.table_.assign(table_.begin(), table_.begin() + static_cast<std::ptrdiff_t>(blocks_for(size())));
+        for (const std::int32_t block : copy.table_) pool_->share(block);
+        return copy;
+    }
+
+    /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has changed.
+    [[nodiscard]] Result<void> reserve(std::size_t count) {
+        const std::size_t filled = blocks_for(size());
+        const std::size_t needed = blocks_for(size() + count);
+        const bool split = count > 0 && size() % pool_->shape().block_tokens != 0 && pool_->shared(table_[filled - 1]);
+        const std::size_t fresh = (needed > table_.size() ? needed - table_.size() : 0) + (split ? 1 : 0);
+        if (fresh > pool_->free_blocks()) {
+            return Error{ErrorCode::cache_full,
+                         detail::text(count, " more tokens need ", fresh, " blocks of ", pool_->shape().block_tokens,
+                                      " tokens, ", pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
+                         "KvCache", "truncate or destroy sequences, or make the cache larger"};
+        }
+        if (split) table_[filled - 1] = pool_->split(table_[filled - 1]);
+        while (table_.size() < needed) table_.push_back(pool_->take());
+        return {};
+    }
+
+   private:
+    friend class Context<B>;
+
+    /// The pass has written the keys and values of these tokens.
+    void append(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+
+    [[nodiscard]] BlockPool<B>& pool() const noexcept { return *pool_; }
+    [[nodiscard]] std::size_t blocks_for(std::size_t tokens) const noexcept {
+        const std::size_t block = pool_->shape().block_tokens;
+        return (tokens + block - 1) / block;
+    }
+    void release_from(std::size_t first) noexcept {
+        for (; table_.size() > first; table_.pop_back()) pool_->release(table_.back());
+    }
+    void clear() noexcept {
+        if (pool_) release_from(0);
+    }
+
+    std::shared_ptr<BlockPool<B>> pool_;  // null only after a move
+    std::vector<std::int32_t> table_;
+    std::vector<Token> tokens_;
+};
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,99 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `parse_json`: JSON as a stream of events, with a depth limit and errors as values. The one header that includes
+/// nlohmann/json, of which nothing shows in the interface.
+
+#include <decant/core/result.hpp>
+#include <decant/files/errno.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace decant::inline DECANT_ABI {
+
+/// What `parse_json` reports. Derive and hide the events of interest; the others are ignored. An error that an event
+/// returns ends the parse. Strings and keys are UTF-8 without escapes, valid during the call.
+struct JsonEvents {
+    Result<void> null() { return {}; }
+    Result<void> boolean(bool) { return {}; }
+    /// Whole numbers without a minus sign.
+    Result<void> unsigned_integer(std::uint64_t) { return {}; }
+    Result<void> negative_integer(std::int64_t) { return {}; }
+    /// Numbers with a fraction or exponent, or too large for 64 bits.
+    Result<void> real(double) { return {}; }
+    Result<void> string(std::string_view) { return {}; }
+    Result<void> begin_object() { return {}; }
+    Result<void> key(std::string_view) { return {}; }
+    Result<void> end_object() { return {}; }
+    Result<void> begin_array() { return {}; }
+    Result<void> end_array() { return {}; }
+};
+
+namespace detail {
+
+/// Translates the events of nlohmann::json's SAX parser (which does not recurse) and counts the depth.
+template <class Events>
+class JsonAdapter {
+ public:
+    JsonAdapter(Events& events, std::uint32_t max_depth) : events_(events), max_depth_(max_depth) {}
+
+    bool null() { return keep(events_.null()); }
+    bool boolean(bool value) { return keep(events_.boolean(value)); }
+    bool number_integer(std::int64_t value) { return keep(events_.negative_integer(value)); }
+    bool number_unsigned(std::uint64_t value) { return keep(events_.unsigned_integer(value)); }
+    bool number_float(double value, const std::string&) { return keep(events_.real(value)); }
+    bool string(std::string& value) { return keep(events_.string(value)); }
+    bool binary(nlohmann::json::binary_t&) { return false; }
+    bool start_object(std::size_t) { return deeper() && keep(events_.begin_object()); }
+    bool key(std::string& value) { return keep(events_.key(value)); }
+    bool end_object() { return --depth_, keep(events_.end_object()); }
+    bool start_array(std::size_t) { return deeper() && keep(events_.begin_array()); }
+    bool end_array() { return --depth_, keep(events_.end_array()); }
+    template <class Reason>
+    bool parse_error(std::size_t position, const std::string& last_token, const Reason&) {
+        return keep(Error{ErrorCode::bad_format,
+                          text("this is not valid JSON, at or before ", detail::quoted(last_token)),
+                          text("byte ", position), ""});
+    }
+
+    [[nodiscard]] std::optional<Error>& error() noexcept { return error_; }
+
+ private:
+    bool keep(Result<void> result) {
+        if (!result) error_ = std::move(result).error();
+        return !error_;
+    }
+    bool deeper() {
+        if (++depth_ <= max_depth_) return true;
+        return keep(
+            Error{ErrorCode::bad_format, text("the JSON is nested more than ", max_depth_, " levels deep"), "", ""});
+    }
+
+    Events& events_;
+    std::uint32_t max_depth_;
+    std::uint32_t depth_ = 0;
+    std::optional<Error> error_;
+};
+
+}  // namespace detail
+
+/// Parses one JSON document (nothing but white space may follow it) and reports it to `events`, a `JsonEvents`. Linear
+/// time, memory in proportion to the longest string and the depth. Errors give the byte and name no file.
+template <class Events>
+[[nodiscard]] Result<void> parse_json(std::string_view text, Events& events, std::uint32_t max_depth = 64) {
+    const detail::ErrnoGuard guard;
+    detail::JsonAdapter<Events> adapter(events, max_depth);
+    if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return {};
+    if (adapter.error()) return *std::move(adapter.error());
+    return Error{ErrorCode::bad_format, "this is not valid JSON", "", ""};
+}
+
+}  // namespace decant::inline DECANT_ABI

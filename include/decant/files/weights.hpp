@@ -1,0 +1,156 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Weights`: one view over the tensors and metadata of a GGUF file, a safetensors file or a Hugging Face folder.
+
+#include <decant/core/result.hpp>
+#include <decant/files/folder.hpp>
+#include <decant/files/gguf.hpp>
+#include <decant/files/mapping.hpp>
+#include <decant/files/metadata.hpp>
+#include <decant/files/safetensors.hpp>
+#include <decant/files/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// A cheap shared handle: copies share one mapping, and the last one unmaps it. Everything is const, so threads may
+/// share it. Views that it gives (tensors, strings) live as long as it or a copy. Opening checks everything that the
+/// file says about itself and touches no tensor data.
+class Weights {
+ public:
+    /// Opens a .gguf file, a .safetensors file (files of other names by their first bytes) or a Hugging Face folder.
+    /// The files must not be changed or cut while the handle lives.
+    [[nodiscard]] static Result<Weights> open(const std::filesystem::path& path);
+
+    /// GGUF or safetensors in the host's memory, used in place: it must outlive the handle unless `owner` keeps it.
+    /// `name` is for messages.
+    [[nodiscard]] static Result<Weights> from_memory(std::span<const std::byte> bytes,
+                                                     std::shared_ptr<const void> owner = {},
+                                                     std::string name = "memory");
+
+    /// The path (UTF-8) or the name given with the memory.
+    [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
+    /// Key/value pairs of a GGUF file; empty for the other formats.
+    [[nodiscard]] const Metadata& metadata() const noexcept { return state_->metadata; }
+    [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return state_->tensors; }
+    /// The tensor of a name, or nullptr. O(log n).
+    [[nodiscard]] const Tensor* find(std::string_view name) const noexcept {
+        return detail::find_by_name(state_->tensors, state_->by_name, name);
+    }
+    /// The tensor of a name, or a `missing` error that names it and the file.
+    [[nodiscard]] Result<Tensor> tensor(std::string_view name) const {
+        if (const Tensor* found = find(name)) return *found;
+        return Error{ErrorCode::missing, "the file does not hold this tensor",
+                     detail::text(state_->name, ", ", detail::tensor_label(name)), ""};
+    }
+    /// Bytes of all tensors together.
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return state_->bytes; }
+    /// Bytes of the mapped files; 0 for host memory.
+    [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return state_->mapped_bytes; }
+
+ private:
+    enum class Format { gguf, safetensors };
+
+    struct State {
+        std::string name;
+        std::vector<Mapping> mappings;
+        std::shared_ptr<const void> owner;
+        std::deque<std::string> names;  // of tensors whose names are not in the file verbatim
+        Metadata metadata;
+        std::vector<Tensor> tensors;
+        std::vector<std::size_t> by_name;
+        std::uint64_t bytes = 0;
+        std::uint64_t mapped_bytes = 0;
+    };
+
+    /// By the first bytes; what is neither becomes an error of the GGUF reader.
+    static Format guess(std::span<const std::byte> bytes) noexcept {
+        const bool safetensors = !detail::starts_like_gguf(bytes) && detail::starts_like_safetensors(bytes);
+        return safetensors ? Format::safetensors : Format::gguf;
+    }
+
+    explicit Weights(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+    static Result<void> read(std::span<const std::byte> bytes, Format format, State& state);
+    static Result<void> read_folder(const std::filesystem::path& path, State& state);
+    static Weights finish(std::shared_ptr<State> state);
+
+    std::shared_ptr<const State> state_;
+};
+
+inline Result<Weights> Weights::open(const std::filesystem::path& path) {
+    auto state = std::make_shared<State>();
+    state->name = detail::display(path);
+    std::error_code failure;
+    const detail::ErrnoGuard guard;
+    if (std::filesystem::is_directory(path, failure)) {
+        DECANT_CHECK(read_folder(path, *state));
+        return finish(std::move(state));
+    }
+    DECANT_TRY(Mapping mapping, Mapping::open(path));
+    const auto bytes = mapping.bytes();
+    state->mappings.push_back(std::move(mapping));
+    const std::filesystem::path extension = path.extension();
+    const Format format = extension == ".gguf"          ? Format::gguf
+                          : extension == ".safetensors" ? Format::safetensors
+                                                        : guess(bytes);
+    if (auto done = read(bytes, format, *state); !done) return std::move(done).error().in(state->name);
+    return finish(std::move(state));
+}
+
+inline Result<Weights> Weights::from_memory(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                                            std::string name) {
+    auto state = std::make_shared<State>();
+    state->name = std::move(name);
+    state->owner = std::move(owner);
+    if (auto done = read(bytes, guess(bytes), *state); !done) return std::move(done).error().in(state->name);
+    return finish(std::move(state));
+}
+
+inline Result<void> Weights::read(std::span<const std::byte> bytes, Format format, State& state) {
+    if (format == Format::gguf) {
+        DECANT_TRY(detail::GgufFile file, detail::read_gguf(bytes));
+        state.metadata = std::move(file.metadata);
+        state.metadata.name_file(state.name);
+        state.tensors = std::move(file.tensors);
+        state.by_name = std::move(file.by_name);
+    } else {
+        DECANT_TRY(detail::SafetensorsFile file, detail::read_safetensors(bytes));
+        state.names = std::move(file.names);
+        state.tensors = std::move(file.tensors);
+        state.by_name = std::move(file.by_name);
+    }
+    return {};
+}
+
+inline Result<void> Weights::read_folder(const std::filesystem::path& path, State& state) {
+    DECANT_TRY(detail::FolderFiles files, detail::read_folder(path));
+    state.mappings = std::move(files.mappings);
+    state.names = std::move(files.names);
+    state.tensors = std::move(files.tensors);
+    auto by_name = detail::index_by_name(state.tensors);
+    if (!by_name) return std::move(by_name).error().in(state.name);
+    state.by_name = *std::move(by_name);
+    return {};
+}
+
+inline Weights Weights::finish(std::shared_ptr<State> state) {
+    for (const Tensor& tensor : state->tensors) state->bytes += tensor.bytes.size();
+    for (const Mapping& mapping : state->mappings) state->mapped_bytes += mapping.bytes().size();
+    return Weights(std::move(state));
+}
+
+}  // namespace decant::inline DECANT_ABI

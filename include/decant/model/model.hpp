@@ -1,0 +1,65 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Model<B>`: a spec, its weights bound for a backend, and nothing that changes.
+
+#include <decant/backend/concept.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/result.hpp>
+#include <decant/files/weights.hpp>
+#include <decant/model/families.hpp>
+#include <decant/model/forward.hpp>
+#include <decant/model/spec.hpp>
+#include <decant/model/weights_map.hpp>
+
+#include <memory>
+#include <utility>
+
+namespace decant::inline DECANT_ABI {
+
+/// A cheap shared handle, const after binding: any number of threads and contexts may use one model. Keeps the `Weights`
+/// (and so the mapped file) alive; copies none of them.
+template <Backend B>
+class Model {
+   public:
+    using BackendType = B;
+
+    /// Reads the architecture from the file's metadata and finds its tensors. Errors: `missing` (key or tensor),
+    /// `mismatch` (a shape that contradicts the metadata), `unsupported` (architecture, option, dtype, left-over tensor).
+    [[nodiscard]] static Result<Model> bind(const Weights& weights, B backend = {}) {
+        auto state = bind_state(weights, std::move(backend));
+        if (!state) return std::move(state).error().in(weights.name());
+        return Model(*std::move(state));
+    }
+
+    [[nodiscard]] const ModelSpec& spec() const noexcept { return state_->spec; }
+    [[nodiscard]] const B& backend() const noexcept { return state_->backend; }
+    [[nodiscard]] const Weights& weights() const noexcept { return state_->file; }
+
+    /// Enqueues the forward pass; used by `Context`.
+    void record(typename B::Pass& pass, const Workspace<B>& work) const {
+        forward<B>(pass, state_->spec, state_->weights, work);
+    }
+
+   private:
+    struct State {
+        Weights file;
+        B backend;
+        ModelSpec spec;
+        ModelWeights<typename B::Weight> weights;
+    };
+
+    static Result<std::shared_ptr<const State>> bind_state(const Weights& weights, B backend) {
+        DECANT_TRY(ModelSpec spec, read_spec(weights));
+        DECANT_TRY(auto bound, bind_gguf(weights, backend, spec));
+        return std::shared_ptr<const State>(
+            std::make_shared<State>(State{weights, std::move(backend), std::move(spec), std::move(bound)}));
+    }
+
+    explicit Model(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+
+    std::shared_ptr<const State> state_;
+};
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,114 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// The 4-bit formats with blocks of 32: Q4_0 (a scale) and Q4_1 (a scale and a minimum). Layouts and formulas follow
+/// the GGUF type definitions of ggml. Byte i of a block's codes holds column i in its low half and column 16 + i in its
+/// high half.
+
+#include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
+#include <decant/quant/float16.hpp>
+#include <decant/quant/panel.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace decant::inline DECANT_ABI {
+
+namespace detail {
+
+/// Unpacks 16 bytes of two 4-bit codes each: low halves are groups 0..3, high halves groups 4..7.
+inline void unpack_nibbles(const std::byte* from, std::uint8_t* codes) noexcept {
+    constexpr std::uint32_t low = 0x0F0F0F0Fu;
+    struct Words {
+        std::uint32_t word[4];
+    };
+    const Words words = load<Words>(from);
+    for (std::size_t group = 0; group < 4; ++group) store_group(codes, group, words.word[group] & low);
+    for (std::size_t group = 0; group < 4; ++group) store_group(codes, group + 4, (words.word[group] >> 4) & low);
+}
+
+}  // namespace detail
+
+/// w = scale * (code - 8).
+struct Q4_0 {
+    struct Block {
+        std::uint16_t scale;     // F16
+        std::uint8_t codes[16];  // see above
+    };
+    static_assert(sizeof(Block) == traits(DType::q4_0).block_bytes && alignof(Block) <= 2);
+
+    using Panel = CodePanel;
+    static constexpr DType dtype = DType::q4_0;
+    static constexpr std::size_t panel_block = 32;
+    static constexpr int bias = 8;
+    static constexpr bool has_offset = false;
+    static constexpr int code_bits = 4;
+
+    /// One block to 32 floats.
+    static void dequantize(const std::byte* block, float* out) noexcept {
+        const auto in = detail::load<Block>(block);
+        const float scale = half_to_float(in.scale);
+        for (std::size_t i = 0; i < 16; ++i) {
+            out[i] = scale * static_cast<float>((in.codes[i] & 0x0F) - bias);
+            out[i + 16] = scale * static_cast<float>((in.codes[i] >> 4) - bias);
+        }
+    }
+
+    /// One block to one row of a panel; the pointers are at the row's place.
+    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float*) noexcept {
+        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
+        detail::unpack_nibbles(block + offsetof(Block, codes), codes);
+    }
+
+    /// Columns [first_column, first_column + columns) (multiples of 32) of `rows` (1 to 16) rows to a panel. Rows that
+    /// are not there get zero scales, offsets and codes.
+    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
+                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
+        detail::unpack_blocks<Q4_0>(first_row, row_stride_bytes, rows, first_column, columns, out);
+    }
+};
+
+/// w = scale * code + offset.
+struct Q4_1 {
+    struct Block {
+        std::uint16_t scale;     // F16
+        std::uint16_t offset;    // F16
+        std::uint8_t codes[16];  // see above
+    };
+    static_assert(sizeof(Block) == traits(DType::q4_1).block_bytes && alignof(Block) <= 2);
+
+    using Panel = CodePanel;
+    static constexpr DType dtype = DType::q4_1;
+    static constexpr std::size_t panel_block = 32;
+    static constexpr int bias = 0;
+    static constexpr bool has_offset = true;
+    static constexpr int code_bits = 4;
+
+    /// One block to 32 floats.
+    static void dequantize(const std::byte* block, float* out) noexcept {
+        const auto in = detail::load<Block>(block);
+        const float scale = half_to_float(in.scale);
+        const float offset = half_to_float(in.offset);
+        for (std::size_t i = 0; i < 16; ++i) {
+            out[i] = scale * static_cast<float>(in.codes[i] & 0x0F) + offset;
+            out[i + 16] = scale * static_cast<float>(in.codes[i] >> 4) + offset;
+        }
+    }
+
+    /// See Q4_0.
+    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float* offset) noexcept {
+        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
+        *offset = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, offset)));
+        detail::unpack_nibbles(block + offsetof(Block, codes), codes);
+    }
+
+    /// See Q4_0.
+    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
+                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
+        detail::unpack_blocks<Q4_1>(first_row, row_stride_bytes, rows, first_column, columns, out);
+    }
+};
+
+}  // namespace decant::inline DECANT_ABI

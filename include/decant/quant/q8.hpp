@@ -1,0 +1,58 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// Q8_0: signed bytes in blocks of 32 with a scale. Layout and formula follow the GGUF type definition of ggml.
+
+#include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
+#include <decant/quant/float16.hpp>
+#include <decant/quant/panel.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace decant::inline DECANT_ABI {
+
+/// w = scale * value; the panel's codes are value + 128.
+struct Q8_0 {
+    struct Block {
+        std::uint16_t scale;     // F16
+        std::int8_t values[32];  // column i in byte i
+    };
+    static_assert(sizeof(Block) == traits(DType::q8_0).block_bytes && alignof(Block) <= 2);
+
+    using Panel = CodePanel;
+    static constexpr DType dtype = DType::q8_0;
+    static constexpr std::size_t panel_block = 32;
+    static constexpr int bias = 128;
+    static constexpr bool has_offset = false;
+    static constexpr int code_bits = 8;
+
+    /// One block to 32 floats.
+    static void dequantize(const std::byte* block, float* out) noexcept {
+        const auto in = detail::load<Block>(block);
+        const float scale = half_to_float(in.scale);
+        for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(in.values[i]);
+    }
+
+    /// One block to one row of a panel; the pointers are at the row's place.
+    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float*) noexcept {
+        struct Words {
+            std::uint32_t word[8];
+        };
+        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
+        const auto words = detail::load<Words>(block + offsetof(Block, values));
+        for (std::size_t group = 0; group < 8; ++group)
+            detail::store_group(codes, group, words.word[group] ^ 0x80808080u);
+    }
+
+    /// Columns [first_column, first_column + columns) (multiples of 32) of `rows` (1 to 16) rows to a panel. Rows that
+    /// are not there get zero scales and codes.
+    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
+                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
+        detail::unpack_blocks<Q8_0>(first_row, row_stride_bytes, rows, first_column, columns, out);
+    }
+};
+
+}  // namespace decant::inline DECANT_ABI
