@@ -29,6 +29,22 @@ TEST_CASE("MF-15: the index decides which file holds which tensor", "[files][fol
     CHECK(stray.mapped_bytes() == std::filesystem::file_size(case_file("MF-15-stray-file/m1.safetensors")));
 }
 
+TEST_CASE("a sharded folder holds what its index lists", "[files][folder]") {
+    const auto path = decant_test::shared("truth/quant/sharded3");
+    if (!std::filesystem::exists(path)) DECANT_SKIP("reference files absent: ../shared/truth/quant/sharded3");
+    const Weights weights = Weights::open(path).value();
+    const auto index = decant_test::read_json(path / "model.safetensors.index.json");
+    CHECK(weights.tensors().size() == index.at("weight_map").size());
+    for (const auto& [name, file] : index.at("weight_map").items()) {
+        const Weights shard = Weights::open(path / file.get<std::string>()).value();
+        const decant::Tensor expected = shard.tensor(name).value();
+        const decant::Tensor found = weights.tensor(name).value();
+        CHECK(found.shape == expected.shape);
+        CHECK(std::equal(found.bytes.begin(), found.bytes.end(), expected.bytes.begin(), expected.bytes.end()));
+    }
+    CHECK(weights.bytes() == index.at("metadata").at("total_size").get<std::uint64_t>());
+}
+
 namespace {
 
 const std::string shard =

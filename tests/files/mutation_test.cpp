@@ -132,31 +132,17 @@ Outcome mutations(const std::vector<std::byte>& original, std::size_t region, in
     return outcome;
 }
 
-void truncations(const std::vector<std::byte>& original) {
-    REQUIRE(open_copy(original));
-    for (std::size_t size = 0; size < original.size(); ++size) {
-        const auto weights = open_copy(std::span(original).first(size));
-        if (weights) (void)touch(*weights);
-    }
+/// The files here end with the last byte that a tensor needs, so nothing of them can be cut off.
+void refuses_truncations(const std::vector<std::byte>& file) {
+    REQUIRE(open_copy(file));
+    for (std::size_t size = 0; size < file.size(); ++size) CHECK_FALSE(open_copy(std::span(file).first(size)));
 }
 
 }  // namespace
 
-TEST_CASE("every truncation of a GGUF file is refused", "[files][mutation]") {
-    truncations(small_gguf());
-    const auto file = small_gguf();
-    const Weights weights = open_copy(file).value();
-    // All that is needed ends with the last tensor; only the padding behind it may be absent.
-    std::size_t padding = 0;
-    while (padding < 32 && open_copy(std::span(file).first(file.size() - padding - 1))) ++padding;
-    CHECK(padding == 0);  // 64 bytes of the last tensor need none
-    for (std::size_t size = 0; size < file.size(); ++size) CHECK_FALSE(open_copy(std::span(file).first(size)));
-}
-
-TEST_CASE("every truncation of a safetensors file is refused", "[files][mutation]") {
-    const auto file = small_safetensors();
-    truncations(file);
-    for (std::size_t size = 0; size < file.size(); ++size) CHECK_FALSE(open_copy(std::span(file).first(size)));
+TEST_CASE("every truncation of a file is refused", "[files][mutation]") {
+    refuses_truncations(small_gguf());
+    refuses_truncations(small_safetensors());
 }
 
 TEST_CASE("mutations of a small GGUF file never do harm", "[files][mutation]") {

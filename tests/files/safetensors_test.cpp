@@ -70,6 +70,25 @@ TEST_CASE("types that nothing computes with keep their spelling and size", "[fil
     CHECK(contains(unknown.error().message(), "F99"));
 }
 
+TEST_CASE("every type that a Python writer gives comes with its shape", "[files][safetensors]") {
+    const auto folder = decant_test::shared("truth/quant/dtypes");
+    if (!std::filesystem::exists(folder)) DECANT_SKIP("reference files absent: ../shared/truth/quant/dtypes");
+    const Weights weights = Weights::open(folder / "dtypes.safetensors").value();
+    const auto expected = decant_test::read_json(folder / "expect.json");
+    std::size_t compared = 0;
+    for (const auto& [name, tensor] : expected.items()) {
+        const decant::Tensor* found = weights.find(name);
+        INFO(name);
+        REQUIRE(found != nullptr);
+        const auto shape = tensor.at("shape").get<std::vector<std::uint64_t>>();
+        REQUIRE(static_cast<std::size_t>(found->shape.rank) == shape.size());
+        for (std::size_t i = 0; i < shape.size(); ++i) CHECK(found->shape.dims[i] == shape[i]);
+        if (found->dtype == DType::f32) CHECK(as_floats(*found) == tensor.at("values").get<std::vector<float>>());
+        ++compared;
+    }
+    CHECK(compared == weights.tensors().size());
+}
+
 TEST_CASE("the header's structure is checked", "[files][safetensors]") {
     const std::string good = R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
     CHECK(open_text(good, "aa"));

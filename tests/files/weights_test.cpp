@@ -105,8 +105,6 @@ TEST_CASE("lookup finds what is there, and names what is missing", "[files][weig
 }
 
 TEST_CASE("the real model opens", "[files][weights][model]") {
-    if (!std::filesystem::exists(decant_test::smollm2()))
-        DECANT_SKIP("the model is not downloaded (it is not of ../shared)");
     const auto weights = Weights::open(decant_test::smollm2());
     REQUIRE(weights);
     CHECK(weights->metadata().string("general.architecture").value() == "llama");

@@ -5,8 +5,12 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -48,7 +52,7 @@ void on_small_stack(std::function<void()> body) {
 TEST_CASE("SmolLM2: ids are those of Hugging Face tokenizers on the corpus", "[text][tokenizer][real]") {
     const auto corpus = decant_test::read_json(decant_test::data("text/corpus.json"));
     const auto reference = decant_test::read_json(decant_test::data("text/smollm2.ids.json"))["ids"];
-    REQUIRE(corpus.size() == 364);
+    REQUIRE(corpus.size() == 182);
     REQUIRE(reference.size() == corpus.size());
     const auto& tokenizer = decant_test::smollm2_tokenizer();
     CHECK(tokenizer.size() == 49152);
@@ -243,7 +247,7 @@ TEST_CASE("SmolLM2: any valid text of bytes in the vocabulary comes back", "[tex
         std::string text;
         for (std::size_t n = random() % 30; n > 0; --n) {
             const char32_t limit = std::array<char32_t, 4>{0x80, 0x800, 0x10000, 0x110000}[random() % 4];
-            const char32_t code = random() % limit;
+            const auto code = static_cast<char32_t>(random() % limit);
             std::string character;
             if (code < 0xD800 || code > 0xDFFF) decant::append_utf8(character, code);
             bool known = true;

@@ -46,9 +46,10 @@ class Sequence {
     /// Physical block of every `block_tokens` positions.
     [[nodiscard]] std::span<const std::int32_t> table() const noexcept { return table_; }
 
-    /// Forgets all tokens from position `size` on; the blocks they alone used go back. No effect if there are fewer.
+    /// Forgets all tokens from position `size` on, and room that was reserved; the blocks they alone used go back. No
+    /// effect if there are fewer tokens.
     void truncate(std::size_t size) noexcept {
-        if (size >= tokens_.size()) return;
+        if (size > tokens_.size()) return;
         tokens_.resize(size);
         release_from(blocks_for(size));
     }
@@ -95,6 +96,26 @@ class Sequence {
     }
     void clear() noexcept {
         if (pool_) release_from(0);
+    }
+
+    /// What a call that fails brings back. Valid while nothing else uses the pool.
+    struct Mark {
+        std::size_t size = 0;
+        std::size_t blocks = 0;
+        std::int32_t tail = -1;  // the block of the last token, which `reserve` may replace by a copy
+    };
+    [[nodiscard]] Mark mark() const noexcept {
+        return {size(), table_.size(), tokens_.empty() ? -1 : table_[blocks_for(size()) - 1]};
+    }
+    void restore(const Mark& mark) noexcept {
+        tokens_.resize(mark.size);
+        release_from(mark.blocks);
+        if (mark.size == 0) return;
+        std::int32_t& tail = table_[blocks_for(mark.size) - 1];
+        if (tail == mark.tail) return;
+        pool_->share(mark.tail);
+        pool_->release(tail);
+        tail = mark.tail;
     }
 
     std::shared_ptr<BlockPool<B>> pool_;  // null only after a move

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
@@ -49,7 +50,7 @@ class HostMemory {
 #endif
         errno = saved;
 #else
-        void* data = std::calloc(size + alignment, 1);
+        void* data = size > SIZE_MAX - alignment ? nullptr : std::calloc(size + alignment, 1);
 #endif
         if (data == nullptr) {
             return Error{ErrorCode::out_of_memory, detail::text("the system refused ", size, " bytes"), {},

@@ -73,18 +73,18 @@ class Context {
     [[nodiscard]] Result<Logits> prefill(Sequence<B>& sequence, std::span<const Token> tokens,
                                          const StopFlag* stop = nullptr) {
         if (tokens.empty()) return invalid("a prompt without tokens", "pass at least one token");
-        const std::size_t size = sequence.size();
+        const auto before = sequence.mark();
         const std::size_t chunk = state_->options.rows;
         DECANT_CHECK(sequence.reserve(tokens.size()));
         for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) {
             auto part = pass({{&sequence, tokens.first(chunk), Want::none}}, stop);
             if (!part) {
-                sequence.truncate(size);
+                sequence.restore(before);
                 return part;
             }
         }
         auto logits = pass({{&sequence, tokens, Want::last}}, stop);
-        if (!logits) sequence.truncate(size);
+        if (!logits) sequence.restore(before);
         return logits;
     }
 
@@ -98,9 +98,12 @@ class Context {
     [[nodiscard]] Result<Logits> pass(std::span<const Part> parts, const StopFlag* stop = nullptr) {
         DECANT_CHECK(begin(parts));
         if (advance({.stop = stop}) == RunState::stopped) {
+            state_->restore(parts);
             return Error{ErrorCode::cancelled, "the host asked to stop", "pass", {}};
         }
-        return finish(parts);
+        auto logits = finish(parts);
+        if (!logits) state_->restore(parts);
+        return logits;
     }
     [[nodiscard]] Result<Logits> pass(std::initializer_list<Part> parts, const StopFlag* stop = nullptr) {
         return pass(std::span<const Part>(parts.begin(), parts.size()), stop);
@@ -108,12 +111,16 @@ class Context {
 
     /// The three steps of `pass`, for hosts that spread one over several frames: `begin`, then `advance` until it says
     /// finished, then `finish` with the same parts. Sequences change in `finish` alone; a pass that is not finished is
-    /// forgotten by the next `begin`. In between, the parts' sequences must not be used.
+    /// forgotten by the next `begin`, and the room it reserved goes back with `truncate`. In between, the parts'
+    /// sequences must not be used.
     [[nodiscard]] Result<void> begin(std::span<const Part> parts) {
         DECANT_CHECK(state_->check(parts));
-        for (const Part& part : parts) DECANT_CHECK(part.sequence->reserve(part.tokens.size()));
+        DECANT_CHECK(state_->reserve(parts));
         BlockPool<B>& pool = parts.front().sequence->pool();
-        DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
+        if (auto ready = state_->prepare(static_cast<std::uint32_t>(pool.blocks())); !ready) {
+            state_->restore(parts);
+            return ready;
+        }
         state_->fill(parts, pool.shape().block_tokens);
         backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
         ++state_->generation;
@@ -143,6 +150,22 @@ class Context {
             options.rows = (std::max)(options.rows, 1u);
             options.sequences = (std::max)(options.sequences, 1u);
             options.logits = (std::max)(options.logits, 1u);
+        }
+
+        /// Makes room in every sequence, or in none.
+        Result<void> reserve(std::span<const Part> parts) {
+            marks.clear();
+            for (const Part& part : parts) {
+                marks.push_back(part.sequence->mark());
+                if (auto room = part.sequence->reserve(part.tokens.size()); !room) {
+                    restore(parts);
+                    return room;
+                }
+            }
+            return {};
+        }
+        void restore(std::span<const Part> parts) noexcept {
+            for (std::size_t i = 0; i < marks.size(); ++i) parts[i].sequence->restore(marks[i]);
         }
 
         Result<void> check(std::span<const Part> parts) const {
@@ -244,6 +267,7 @@ class Context {
         std::optional<Workspace<B>> work;
         std::unique_ptr<typename B::Pass> pass;
         std::vector<std::int32_t> tokens, positions, sequences, slots, tables, wanted;
+        std::vector<typename Sequence<B>::Mark> marks;  // of the parts, before the pass
         PassInputs inputs;
         std::uint64_t generation = 0;
     };

@@ -38,8 +38,8 @@ class Logits {
    private:
     std::span<const float> values_;
     std::size_t vocabulary_ = 0;
-    const std::uint64_t* current_ = nullptr;
-    std::uint64_t generation_ = 0;
+    [[maybe_unused]] const std::uint64_t* current_ = nullptr;
+    [[maybe_unused]] std::uint64_t generation_ = 0;
 };
 
 }  // namespace decant::inline DECANT_ABI

@@ -80,6 +80,8 @@ class HostBackend {
     [[nodiscard]] Ticket download(View view, std::size_t rows) const { return {{view.data, rows * view.columns}}; }
     [[nodiscard]] Result<std::span<const float>> wait(Ticket ticket) const { return ticket.values; }
 
+    [[nodiscard]] const Kernels& kernels() const noexcept { return kernels_; }
+
    private:
     Kernels kernels_;
 };

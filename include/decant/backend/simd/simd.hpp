@@ -73,8 +73,11 @@ struct Operations {
 
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
                     Activations prepared) {
-        const auto [target, first, columns] = op.place(tile);
-        const host::Weight& w = *target->weight;
+        const host::Linear::Place place = op.place(tile);
+        const host::LinearTarget& target = *place.target;
+        const std::size_t first = place.column;
+        const std::size_t columns = place.columns;
+        const host::Weight& w = *target.weight;
         const std::size_t rows = f.rows(op.x.rows);
         float* const sums = scratch.sums();
         std::fill_n(sums, rows * panel_rows, 0.0f);
@@ -94,14 +97,14 @@ struct Operations {
             }
         });
         float bias[panel_rows] = {};
-        if (target->bias != nullptr) {
-            const host::Weight& b = *target->bias;
+        if (target.bias != nullptr) {
+            const host::Weight& b = *target.bias;
             dequantize_row(b.dtype, b.data + row_bytes(b.dtype, first), columns, bias);
         }
         for (std::size_t t = 0; t < rows; ++t) {
-            float* y = target->out.row(t) + first;
+            float* y = target.out.row(t) + first;
             for (std::size_t r = 0; r < columns; ++r)
-                y[r] = (target->accumulate ? y[r] : 0.0f) + (sums[t * panel_rows + r] + bias[r]);
+                y[r] = (target.accumulate ? y[r] : 0.0f) + (sums[t * panel_rows + r] + bias[r]);
         }
     }
 

@@ -51,10 +51,23 @@ enum class Isa : std::uint8_t { portable, avx2, avx512_vnni };
     return "unknown";
 }
 
+#if DECANT_X86
+namespace detail {
+
+/// F16C by CPUID leaf 1, ECX bit 29; clang 14 has no name for it in __builtin_cpu_supports.
+[[nodiscard]] inline bool has_f16c() noexcept {
+    std::uint32_t a = 1, b = 0, c = 0, d = 0;
+    asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return (c >> 29 & 1) != 0;
+}
+
+}  // namespace detail
+#endif
+
 /// Whether this machine (processor and system) runs the set.
 [[nodiscard]] inline bool supported(Isa isa) noexcept {
 #if DECANT_X86
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && detail::has_f16c();
     switch (isa) {
         case Isa::portable: return true;
         case Isa::avx2: return avx2;

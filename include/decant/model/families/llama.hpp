@@ -91,6 +91,11 @@ namespace decant::inline DECANT_ABI {
         return keys.wrong(ErrorCode::unsupported, "attention.value_length",
                           detail::text("value ", value_dim, " differs from the key length ", head_dim));
     }
+    if (std::uint64_t{heads} * head_dim > GgufKeys::largest) {
+        return keys.wrong(ErrorCode::bad_format, "attention.head_count",
+                          detail::text("value ", heads, " times the head's length ", head_dim, " exceeds ", GgufKeys::largest),
+                          "the file is damaged");
+    }
     if (keys.contains("expert_count")) {
         return keys.wrong(ErrorCode::unsupported, "expert_count", "mixture of experts is not supported");
     }
