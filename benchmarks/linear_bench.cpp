@@ -1,5 +1,6 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// The matrix product of the Simd backend, per weight format and number of tokens, on one thread: GMAC/s, and GB/s of weights.
+// The matrix product of the Simd backend, per weight format and number of tokens, on one thread: GMAC/s, and GB/s of
+// weights.
 
 #include <decant/decant.hpp>
 
@@ -29,7 +30,8 @@ void linear(benchmark::State& state, decant::DType dtype) {
     auto buffer = backend.allocate(tokens * (rows + columns) * sizeof(float)).value();
     const auto x = backend.view(buffer, 0, columns, decant::RowSet::tokens);
     const auto y = backend.view(buffer, std::size_t{tokens} * columns, rows, decant::RowSet::tokens);
-    for (std::size_t i = 0; i < std::size_t{tokens} * columns; ++i) x.data[i] = static_cast<float>(random() % 201) / 100 - 1;
+    for (std::size_t i = 0; i < std::size_t{tokens} * columns; ++i)
+        x.data[i] = static_cast<float>(random() % 201) / 100 - 1;
 
     Simd::Pass pass = backend.pass(1);
     pass.reserve({tokens, 1, 1, 1}, columns).value();
@@ -44,9 +46,9 @@ void linear(benchmark::State& state, decant::DType dtype) {
         benchmark::DoNotOptimize(pass.run(executor));
     }
     const auto runs = static_cast<double>(state.iterations());
-    state.counters["GMAC/s"] =
-        benchmark::Counter(runs * tokens * rows * columns * 1e-9, benchmark::Counter::kIsRate);
-    state.counters["GB/s"] = benchmark::Counter(runs * static_cast<double>(bytes.size()) * 1e-9, benchmark::Counter::kIsRate);
+    state.counters["GMAC/s"] = benchmark::Counter(runs * tokens * rows * columns * 1e-9, benchmark::Counter::kIsRate);
+    state.counters["GB/s"] =
+        benchmark::Counter(runs * static_cast<double>(bytes.size()) * 1e-9, benchmark::Counter::kIsRate);
 }
 
 const int registered = [] {

@@ -25,7 +25,7 @@ double megabytes(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6;
 
 /// A line on standard error that replaces itself, shown once a task has taken half a second.
 class Progress {
-   public:
+ public:
     explicit Progress(const char* task) : task_(task) {}
     ~Progress() { clear(); }
     void show(std::size_t done, std::size_t all) {
@@ -39,7 +39,7 @@ class Progress {
         shown_ = false;
     }
 
-   private:
+ private:
     const char* task_;
     Clock::time_point start_ = Clock::now();
     bool shown_ = false;
@@ -118,11 +118,10 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
     std::printf("prefill              %8.1f tokens/s  (%zu tokens of prompt)\n",
                 static_cast<double>(tokens.size()) / prefill_seconds, tokens.size());
     if (decoded > 0) {
-        std::printf("decode               %8.1f tokens/s  (%zu tokens)\n", static_cast<double>(decoded) / decode_seconds,
-                    decoded);
+        std::printf("decode               %8.1f tokens/s  (%zu tokens)\n",
+                    static_cast<double>(decoded) / decode_seconds, decoded);
     }
-    std::printf("weights mapped       %8.1f MB  (as they lie in the file, never copied)\n",
-                megabytes(weights.bytes()));
+    std::printf("weights mapped       %8.1f MB  (as they lie in the file, never copied)\n", megabytes(weights.bytes()));
     if (const auto memory = examples::resident_memory()) {
         std::printf("resident memory      %8.1f MB  (%.1f MB of mapped files, %.1f MB of its own)\n",
                     megabytes(memory->total()), megabytes(memory->file), megabytes(memory->own));
@@ -142,7 +141,8 @@ int main(int argc, char** argv) try {
     const std::string model = options.text("--model", "");
     if (model.empty()) throw examples::UsageError("--model is missing");
     run(model, options.text("--prompt", "Why is the sky blue? Explain it in three sentences."),
-        options.count("--threads", decant::available_processors(), 1, 1024), options.count("--tokens", 200, 1, 1000000));
+        options.count("--threads", decant::available_processors(), 1, 1024),
+        options.count("--tokens", 200, 1, 1000000));
 } catch (const examples::UsageError& error) {
     std::fprintf(stderr, "experiment: %s\n%s", error.what(), usage);
     return 2;

@@ -11,7 +11,7 @@ int main(int argc, char** argv) try {
         std::cerr << "usage: hello MODEL.gguf PROMPT\n";
         return 2;
     }
-    auto weights = decant::Weights::open(argv[1]).value();           // shared handle on a mapped file
+    auto weights = decant::Weights::open(argv[1]).value();  // shared handle on a mapped file
     auto tokenizer = decant::Tokenizer::from(weights).value();
     auto model = decant::Model<decant::Simd>::bind(weights).value();  // const: threads may share it
     auto context = decant::Context{model, decant::ThreadPool{}};      // workspace and threads of one caller
@@ -25,7 +25,7 @@ int main(int argc, char** argv) try {
     for (int i = 0; i < 100; ++i) {
         decant::Token token = sampler.pick(logits, sequence.tokens()).value();
         if (tokenizer.ends(token)) break;
-        std::cout << text.push(token) << std::flush;      // whole characters
+        std::cout << text.push(token) << std::flush;       // whole characters
         logits = context.decode(sequence, token).value();  // memory-bound
     }
     std::cout << text.finish() << '\n';

@@ -21,7 +21,7 @@ struct UsageError : std::runtime_error {
 };
 
 class Options {
-   public:
+ public:
     /// Takes `--name value` pairs; any name outside `known` is a `UsageError`.
     Options(int argc, char** argv, const std::vector<std::string_view>& known) {
         for (int i = 1; i < argc; i += 2) {
@@ -55,7 +55,7 @@ class Options {
         return number;
     }
 
-   private:
+ private:
     std::vector<std::pair<std::string_view, std::string_view>> values_;
 };
 

@@ -13,8 +13,9 @@ namespace examples {
 
 /// Resident memory in bytes, split as Linux counts it.
 struct ResidentMemory {
-    std::uint64_t own = 0;   ///< anonymous: belongs to this process alone
-    std::uint64_t file = 0;  ///< pages of mapped files: shared with every process that maps them, and given back on demand
+    std::uint64_t own = 0;  ///< anonymous: belongs to this process alone
+    std::uint64_t file =
+        0;  ///< pages of mapped files: shared with every process that maps them, and given back on demand
     [[nodiscard]] std::uint64_t total() const { return own + file; }
 };
 

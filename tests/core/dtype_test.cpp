@@ -17,9 +17,9 @@ TEST_CASE("dtype: layouts are those of the GGUF types") {
         std::uint32_t bytes;
     };
     const Row rows[] = {
-        {DType::f32, "F32", 1, 4},      {DType::f16, "F16", 1, 2},      {DType::bf16, "BF16", 1, 2},
-        {DType::q4_0, "Q4_0", 32, 18},  {DType::q4_1, "Q4_1", 32, 20},  {DType::q5_0, "Q5_0", 32, 22},
-        {DType::q8_0, "Q8_0", 32, 34},  {DType::q4_k, "Q4_K", 256, 144}, {DType::q6_k, "Q6_K", 256, 210},
+        {DType::f32, "F32", 1, 4},     {DType::f16, "F16", 1, 2},       {DType::bf16, "BF16", 1, 2},
+        {DType::q4_0, "Q4_0", 32, 18}, {DType::q4_1, "Q4_1", 32, 20},   {DType::q5_0, "Q5_0", 32, 22},
+        {DType::q8_0, "Q8_0", 32, 34}, {DType::q4_k, "Q4_K", 256, 144}, {DType::q6_k, "Q6_K", 256, 210},
     };
     CHECK(std::size(rows) == static_cast<std::size_t>(DType::other));
     for (const Row& row : rows) {

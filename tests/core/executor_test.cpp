@@ -1,8 +1,8 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 #include <decant/core/executor.hpp>
 
-#include "support/catch.hpp"
 #include "core/executors.hpp"
+#include "support/catch.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -45,9 +45,8 @@ static_assert(std::is_trivially_copyable_v<TaskRef>);
 
 std::vector<std::size_t> order(const AnyExecutor& executor, std::size_t n) {
     std::vector<std::size_t> seen;
-    executor.parallel_for(n, {&seen, [](void* to, std::size_t i) {
-                                  static_cast<std::vector<std::size_t>*>(to)->push_back(i);
-                              }});
+    executor.parallel_for(
+        n, {&seen, [](void* to, std::size_t i) { static_cast<std::vector<std::size_t>*>(to)->push_back(i); }});
     return seen;
 }
 

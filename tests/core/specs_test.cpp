@@ -15,7 +15,8 @@ TEST_CASE("specs: a cache block holds K and V of every layer, one after another"
             const std::size_t width = dtype == DType::f32 ? 4 : 2;
             std::size_t offset = 0;
             for (std::size_t layer = 0; layer < shape.layers.size(); ++layer) {
-                const std::size_t row = std::size_t{shape.layers[layer].kv_heads} * shape.layers[layer].head_dim * width;
+                const std::size_t row =
+                    std::size_t{shape.layers[layer].kv_heads} * shape.layers[layer].head_dim * width;
                 CHECK(shape.row_bytes(layer) == row);
                 CHECK(shape.layer_offset(layer) == offset);
                 offset += 2 * row * block_tokens;

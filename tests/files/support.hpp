@@ -45,7 +45,7 @@ inline decant::ErrorCode refused(const std::string& name, std::initializer_list<
 
 inline std::vector<float> as_floats(const decant::Tensor& tensor) {
     std::vector<float> out(tensor.bytes.size() / sizeof(float));
-    std::memcpy(out.data(), tensor.bytes.data(), out.size() * sizeof(float));
+    if (!out.empty()) std::memcpy(out.data(), tensor.bytes.data(), out.size() * sizeof(float));
     return out;
 }
 

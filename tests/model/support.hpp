@@ -140,7 +140,9 @@ struct TinyFile {
         FAIL("no tensor " << name);
         return tensors.front();
     }
-    void remove(const std::string& name) { std::erase_if(tensors, [&](const Entry& e) { return e.name == name; }); }
+    void remove(const std::string& name) {
+        std::erase_if(tensors, [&](const Entry& e) { return e.name == name; });
+    }
 
     /// The keys that every Llama file has. `change(writer)` may add others.
     template <class Change>
@@ -169,7 +171,7 @@ struct TinyFile {
         return open_bytes(bytes(std::forward<Change>(change)));
     }
 
-   private:
+ private:
     static decant::Weights open_bytes(std::vector<std::byte> bytes) {
         const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
         return taken(decant::Weights::from_memory(*owner, owner));

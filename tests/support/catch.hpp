@@ -15,9 +15,9 @@ using Catch::Approx;
 
 /// Ends a test case because data is absent. The continuous integration fails on every such line that does not name
 /// `../shared` (reference data that is not part of the repository).
-#define DECANT_SKIP(reason)                                 \
-    do {                                                    \
-        std::printf("SKIPPED: %s\n", (reason));             \
-        SUCCEED("skipped: " << (reason));                   \
-        return;                                             \
+#define DECANT_SKIP(reason)                     \
+    do {                                        \
+        std::printf("SKIPPED: %s\n", (reason)); \
+        SUCCEED("skipped: " << (reason));       \
+        return;                                 \
     } while (false)

@@ -6,8 +6,8 @@
 ///
 /// A backend is a cheap, copyable handle. `Buffer` owns memory, reserved once; a `View` is a handle into one and is not
 /// dereferenced outside the backend; a `Weight` is a mapped tensor as the backend sees it. Operations write into given
-/// views, return nothing, and are enqueued only inside `Pass::record`; nothing reads a result in the middle of a pass. What
-/// each computes is stated beside its struct in host/ops.hpp and by the `Eigen` backend.
+/// views, return nothing, and are enqueued only inside `Pass::record`; nothing reads a result in the middle of a pass.
+/// What each computes is stated beside its struct in host/ops.hpp and by the `Eigen` backend.
 
 #include <decant/backend/host/ops.hpp>
 #include <decant/backend/host/pass.hpp>
@@ -28,19 +28,19 @@ namespace decant::inline DECANT_ABI {
 
 /// What a model enqueues. Specs travel by value: a recorded pass keeps them.
 template <class P, class View, class Weight, class Target>
-concept Operations =
-    requires(P& pass, View view, const Weight& weight, std::initializer_list<Target> targets, const NormSpec& norm,
-             const RopeSpec& rope, const AttentionSpec& attention, Activation activation, std::uint32_t layer) {
-        pass.embed(weight, view);
-        pass.norm(view, weight, norm, view);
-        pass.linear(view, targets);  // several weights share one prepared x
-        pass.angles(weight, rope, view);
-        pass.rope(view, view, rope);
-        pass.store(view, view, layer);
-        pass.attend(view, layer, attention, view);
-        pass.gate(view, view, activation, view);
-        pass.gather(view, view);
-    };
+concept Operations = requires(P& pass, View view, const Weight& weight, std::initializer_list<Target> targets,
+                              const NormSpec& norm, const RopeSpec& rope, const AttentionSpec& attention,
+                              Activation activation, std::uint32_t layer) {
+    pass.embed(weight, view);
+    pass.norm(view, weight, norm, view);
+    pass.linear(view, targets);  // several weights share one prepared x
+    pass.angles(weight, rope, view);
+    pass.rope(view, view, rope);
+    pass.store(view, view, layer);
+    pass.attend(view, layer, attention, view);
+    pass.gate(view, view, activation, view);
+    pass.gather(view, view);
+};
 
 /// A pass: `reserve` once per shape, `record` once, then `upload`, `run` as often as there are inputs.
 template <class P>
@@ -51,21 +51,20 @@ concept ResumablePass = requires(P& pass, const PassShape& shape, std::uint32_t 
 };
 
 template <class B>
-concept Backend =
-    std::copyable<B> && ResumablePass<typename B::Pass> &&
+concept Backend = std::copyable<B> && ResumablePass<typename B::Pass> &&
     Operations<typename B::Pass, typename B::View, typename B::Weight, typename B::LinearTarget> &&
     requires(const B& backend, typename B::Buffer& buffer, typename B::Pass& pass, typename B::View view,
              typename B::Ticket ticket, const Tensor& tensor, std::vector<float> values, const PassInputs& inputs,
              const CacheShape& shape, std::size_t size, std::uint32_t columns, RowSet rows) {
-        { backend.allocate(size) } -> std::same_as<Result<typename B::Buffer>>;
-        { backend.weight(tensor) } -> std::same_as<Result<typename B::Weight>>;
-        { backend.constant(values) } -> std::same_as<Result<typename B::Weight>>;
-        { backend.view(buffer, size, columns, rows) } -> std::same_as<typename B::View>;
-        { backend.pass(size) } -> std::same_as<typename B::Pass>;
-        backend.upload(pass, inputs, buffer, shape);
-        backend.copy(buffer, size, size, size);
-        { backend.download(view, size) } -> std::same_as<typename B::Ticket>;
-        { backend.wait(ticket) } -> std::same_as<Result<std::span<const float>>>;
-    };
+    { backend.allocate(size) } -> std::same_as<Result<typename B::Buffer>>;
+    { backend.weight(tensor) } -> std::same_as<Result<typename B::Weight>>;
+    { backend.constant(values) } -> std::same_as<Result<typename B::Weight>>;
+    { backend.view(buffer, size, columns, rows) } -> std::same_as<typename B::View>;
+    { backend.pass(size) } -> std::same_as<typename B::Pass>;
+    backend.upload(pass, inputs, buffer, shape);
+    backend.copy(buffer, size, size, size);
+    { backend.download(view, size) } -> std::same_as<typename B::Ticket>;
+    { backend.wait(ticket) } -> std::same_as<Result<std::span<const float>>>;
+};
 
 }  // namespace decant::inline DECANT_ABI

@@ -27,7 +27,7 @@ struct CacheOptions {
 /// thread at a time. Sequences keep the pool alive, so the cache object may go first.
 template <class B>
 class KvCache {
-   public:
+ public:
     /// `source` is a `Context` or a `Model`: it says what its layers keep. If memory is refused, `sequence()` says so.
     template <class Source>
     explicit KvCache(const Source& source, CacheOptions options = {})
@@ -45,7 +45,7 @@ class KvCache {
     [[nodiscard]] std::size_t blocks() const noexcept { return pool_ ? (*pool_)->blocks() : 0; }
     [[nodiscard]] std::size_t free_blocks() const noexcept { return pool_ ? (*pool_)->free_blocks() : 0; }
 
-   private:
+ private:
     static Result<std::shared_ptr<BlockPool<B>>> make(const B& backend, CacheShape shape, std::size_t tokens) {
         DECANT_TRY(auto pool, BlockPool<B>::create(backend, std::move(shape), tokens));
         return std::make_shared<BlockPool<B>>(std::move(pool));

@@ -19,7 +19,7 @@ namespace decant::inline DECANT_ABI {
 /// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend. Not thread-safe: one thread at a time.
 template <class B>
 class BlockPool {
-   public:
+ public:
     /// Errors: `invalid_argument` for impossible sizes, `out_of_memory`.
     [[nodiscard]] static Result<BlockPool> create(const B& backend, CacheShape shape, std::size_t tokens) {
         constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
@@ -33,12 +33,20 @@ class BlockPool {
                          "KvCache", detail::text("use 1 to ", most, " tokens and a block of at least 1")};
         }
         const std::size_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
-        const std::size_t block_bytes = shape.block_bytes();
-        if (block_bytes != 0 && blocks > (std::numeric_limits<std::size_t>::max)() / 2 / block_bytes) {
-            return Error{ErrorCode::out_of_memory, detail::text(blocks, " blocks of ", block_bytes, " bytes"), "KvCache",
-                         "ask for fewer tokens"};
+        // Numbers per token that the address space holds; subtracting layer by layer cannot wrap.
+        std::size_t left = (std::numeric_limits<std::size_t>::max)() / 2 / blocks / shape.block_tokens / 2 /
+                           traits(shape.dtype).block_bytes;
+        for (const CacheLayer& layer : shape.layers) {
+            const std::uint64_t row = std::uint64_t{layer.kv_heads} * layer.head_dim;
+            if (row > left) {
+                return Error{
+                    ErrorCode::out_of_memory,
+                    detail::text(blocks, " blocks of ", shape.block_tokens, " tokens exceed the address space"),
+                    "KvCache", "ask for fewer tokens"};
+            }
+            left -= static_cast<std::size_t>(row);
         }
-        DECANT_TRY(auto buffer, backend.allocate(blocks * block_bytes));
+        DECANT_TRY(auto buffer, backend.allocate(blocks * shape.block_bytes()));
         return BlockPool(backend, std::move(shape), std::move(buffer), blocks);
     }
 
@@ -72,7 +80,7 @@ class BlockPool {
         return copy;
     }
 
-   private:
+ private:
     BlockPool(const B& backend, CacheShape shape, typename B::Buffer buffer, std::size_t blocks)
         : backend_(backend), shape_(std::move(shape)), buffer_(std::move(buffer)), references_(blocks, 0) {
         free_.reserve(blocks);

@@ -21,14 +21,12 @@ namespace decant::inline DECANT_ABI {
 template <class B>
 class Context;
 
-/// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs to
-/// one thread at a time, together with all other sequences of its cache.
+/// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs
+/// to one thread at a time, together with all other sequences of its cache.
 template <class B>
 class Sequence {
-   public:
-    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) {
-        table_.reserve(pool_->blocks());
-    }
+ public:
+    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) { table_.reserve(pool_->blocks()); }
     Sequence(Sequence&&) noexcept = default;
     Sequence& operator=(Sequence&& other) noexcept {
         clear();
@@ -63,7 +61,8 @@ class Sequence {
         return copy;
     }
 
-    /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has changed.
+    /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has
+    /// changed.
     [[nodiscard]] Result<void> reserve(std::size_t count) {
         const std::size_t filled = blocks_for(size());
         const std::size_t needed = blocks_for(size() + count);
@@ -80,7 +79,7 @@ class Sequence {
         return {};
     }
 
-   private:
+ private:
     friend class Context<B>;
 
     /// The pass has written the keys and values of these tokens.

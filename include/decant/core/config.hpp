@@ -31,9 +31,9 @@
 #endif
 
 // The inline namespace names the version and every build option that changes the code or the layout of inline entities.
-// Two translation units built with different options then use different symbols: the linker cannot hand the AVX-512 copy
-// of a function to a unit that must run on an old CPU, and mixing their objects in one interface fails at link time.
-// One digit per option, in the order of the list below; hosts never spell the name.
+// Two translation units built with different options then use different symbols: the linker cannot hand the AVX-512
+// copy of a function to a unit that must run on an old CPU, and mixing their objects in one interface fails at link
+// time. One digit per option, in the order of the list below; hosts never spell the name.
 
 #if defined(__SSE3__)
 #define DECANT_ABI_SSE3 1
@@ -146,14 +146,14 @@
 #define DECANT_ABI_JOIN(...) DECANT_ABI_JOIN_(__VA_ARGS__)
 #define DECANT_ABI_EXPAND(...) DECANT_ABI_JOIN(__VA_ARGS__)
 
-/// Name of the inline namespace: `abi<major>_<minor>_<SSE3 SSSE3 SSE4.1 SSE4.2 POPCNT>_<AVX F16C FMA AVX2 BMI BMI2 LZCNT>_
-/// <AVX512 F BW VL VNNI BF16 FP16>_<fast-math NDEBUG RTTI exceptions>`, a digit each.
-#define DECANT_ABI                                                                                                    \
+/// Name of the inline namespace: `abi<major>_<minor>_<SSE3 SSSE3 SSE4.1 SSE4.2 POPCNT>_<AVX F16C FMA AVX2 BMI BMI2
+/// LZCNT>_ <AVX512 F BW VL VNNI BF16 FP16>_<fast-math NDEBUG RTTI exceptions>`, a digit each.
+#define DECANT_ABI                                                                                                     \
     DECANT_ABI_EXPAND(DECANT_VERSION_MAJOR, DECANT_VERSION_MINOR, DECANT_ABI_SSE3, DECANT_ABI_SSSE3, DECANT_ABI_SSE41, \
-                      DECANT_ABI_SSE42, DECANT_ABI_POPCNT, DECANT_ABI_AVX, DECANT_ABI_F16C, DECANT_ABI_FMA,           \
-                      DECANT_ABI_AVX2, DECANT_ABI_BMI, DECANT_ABI_BMI2, DECANT_ABI_LZCNT, DECANT_ABI_AVX512F,         \
-                      DECANT_ABI_AVX512BW, DECANT_ABI_AVX512VL, DECANT_ABI_AVX512VNNI, DECANT_ABI_AVX512BF16,         \
-                      DECANT_ABI_AVX512FP16, DECANT_ABI_FAST_MATH, DECANT_ABI_NDEBUG, DECANT_ABI_RTTI,                \
+                      DECANT_ABI_SSE42, DECANT_ABI_POPCNT, DECANT_ABI_AVX, DECANT_ABI_F16C, DECANT_ABI_FMA,            \
+                      DECANT_ABI_AVX2, DECANT_ABI_BMI, DECANT_ABI_BMI2, DECANT_ABI_LZCNT, DECANT_ABI_AVX512F,          \
+                      DECANT_ABI_AVX512BW, DECANT_ABI_AVX512VL, DECANT_ABI_AVX512VNNI, DECANT_ABI_AVX512BF16,          \
+                      DECANT_ABI_AVX512FP16, DECANT_ABI_FAST_MATH, DECANT_ABI_NDEBUG, DECANT_ABI_RTTI,                 \
                       DECANT_EXCEPTIONS)
 
 namespace decant {

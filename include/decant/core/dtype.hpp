@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// `DType`: how the numbers of a tensor are stored. Block formats store `block_elements` consecutive numbers of a row in
-/// `block_bytes` bytes.
+/// `DType`: how the numbers of a tensor are stored. Block formats store `block_elements` consecutive numbers of a row
+/// in `block_bytes` bytes.
 
 #include <decant/core/config.hpp>
 

@@ -14,16 +14,18 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// A piece of parallel work, called with its index. Trivially copyable; valid during the `parallel_for` that received it.
+/// A piece of parallel work, called with its index. Trivially copyable; valid during the `parallel_for` that received
+/// it.
 struct TaskRef {
     void* object = nullptr;
     void (*call)(void* object, std::size_t index) = nullptr;
     void operator()(std::size_t index) const { call(object, index); }
 };
 
-/// `parallel_for(n, task)` calls `task(i)` exactly once for every i in [0, n), on any threads and in any order, and returns
-/// when all calls have returned. It promises no concurrency: running them one after another on the caller's thread is
-/// right, since no task ever waits for another. `concurrency()` says how many calls may run at once (a hint, at least 1).
+/// `parallel_for(n, task)` calls `task(i)` exactly once for every i in [0, n), on any threads and in any order, and
+/// returns when all calls have returned. It promises no concurrency: running them one after another on the caller's
+/// thread is right, since no task ever waits for another. `concurrency()` says how many calls may run at once (a hint,
+/// at least 1).
 template <class E>
 concept Executor = requires(E& executor, std::size_t n, TaskRef task) {
     executor.parallel_for(n, task);
@@ -40,12 +42,12 @@ struct SerialExecutor {
 
 /// Holds any executor: a temporary is moved in and owned; an lvalue is referred to and must outlive this object.
 class AnyExecutor {
-   public:
+ public:
     AnyExecutor() : AnyExecutor(SerialExecutor{}) {}
 
     template <class E>
-        requires(!std::same_as<std::remove_cvref_t<E>, AnyExecutor>) && Executor<std::remove_cvref_t<E>>
-    explicit AnyExecutor(E&& executor) {
+    requires(!std::same_as<std::remove_cvref_t<E>, AnyExecutor> &&
+             Executor<std::remove_cvref_t<E>>) explicit AnyExecutor(E&& executor) {
         using T = std::remove_cvref_t<E>;
         if constexpr (std::is_lvalue_reference_v<E>) {
             object_ = std::shared_ptr<void>(std::shared_ptr<void>{}, std::addressof(executor));
@@ -62,7 +64,7 @@ class AnyExecutor {
     [[nodiscard]] std::size_t concurrency() const { return concurrency_(object_.get()); }
     void parallel_for(std::size_t n, TaskRef task) const { run_(object_.get(), n, task); }
 
-   private:
+ private:
     std::shared_ptr<void> object_;
     void (*run_)(void*, std::size_t, TaskRef) = nullptr;
     std::size_t (*concurrency_)(void*) = nullptr;

@@ -25,7 +25,7 @@ namespace decant::inline DECANT_ABI {
 /// Zeroed, 64-byte aligned memory. On POSIX systems it comes straight from the system, so that untouched pages take no
 /// memory (a large KV pool costs what is used of it) and releasing gives everything back. Move-only.
 class HostMemory {
-   public:
+ public:
     HostMemory() = default;
     HostMemory(HostMemory&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -53,7 +53,9 @@ class HostMemory {
         void* data = size > SIZE_MAX - alignment ? nullptr : std::calloc(size + alignment, 1);
 #endif
         if (data == nullptr) {
-            return Error{ErrorCode::out_of_memory, detail::text("the system refused ", size, " bytes"), {},
+            return Error{ErrorCode::out_of_memory,
+                         detail::text("the system refused ", size, " bytes"),
+                         {},
                          "use a smaller cache or batch, or free memory"};
         }
         memory.data_ = static_cast<std::byte*>(data);
@@ -71,7 +73,7 @@ class HostMemory {
     }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
-   private:
+ private:
     static constexpr std::size_t alignment = 64;
 
     void release() noexcept {

@@ -21,24 +21,24 @@ namespace decant::inline DECANT_ABI {
 #if DECANT_EXCEPTIONS
 /// Thrown by `Result::value()` only. `what()` is the error's message.
 class Exception : public std::exception {
-   public:
+ public:
     explicit Exception(Error error) : error_(std::move(error)), message_(error_.message()) {}
     [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
     [[nodiscard]] const Error& error() const noexcept { return error_; }
 
-   private:
+ private:
     Error error_;
     std::string message_;
 };
 #endif
 
-/// A `T` or an `Error`. Test it (`if (result)`), then use `*result` or `result.error()`; or, where exceptions are on, call
-/// `value()`. Reading the side that is not there is a programmer error (asserted).
+/// A `T` or an `Error`. Test it (`if (result)`), then use `*result` or `result.error()`; or, where exceptions are on,
+/// call `value()`. Reading the side that is not there is a programmer error (asserted).
 template <class T>
 class [[nodiscard]] Result {
     static_assert(!std::is_reference_v<T> && !std::same_as<T, Error>);
 
-   public:
+ public:
     using value_type = T;
 
     Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
@@ -78,7 +78,7 @@ class [[nodiscard]] Result {
         return has_value() ? std::move(held()) : static_cast<T>(std::forward<U>(fallback));
     }
 
-   private:
+ private:
     T& held() noexcept {
         DECANT_ASSERT(has_value());
         return *std::get_if<0>(&state_);
@@ -107,7 +107,7 @@ class [[nodiscard]] Result {
 /// Success without a value, or an `Error`.
 template <>
 class [[nodiscard]] Result<void> {
-   public:
+ public:
     using value_type = void;
 
     Result() = default;
@@ -129,7 +129,7 @@ class [[nodiscard]] Result<void> {
     }
 #endif
 
-   private:
+ private:
     std::variant<std::monostate, Error> state_;
 };
 
@@ -139,14 +139,14 @@ class [[nodiscard]] Result<void> {
 #define DECANT_DETAIL_TRY_NAME(line) DECANT_DETAIL_TRY_NAME_(line)
 
 /// `DECANT_TRY(auto x, expression)`: unwraps a `Result` or returns its error from the enclosing function.
-#define DECANT_TRY(declaration, ...)                                                       \
-    auto DECANT_DETAIL_TRY_NAME(__LINE__) = (__VA_ARGS__);                                 \
+#define DECANT_TRY(declaration, ...)                                                                   \
+    auto DECANT_DETAIL_TRY_NAME(__LINE__) = (__VA_ARGS__);                                             \
     if (!DECANT_DETAIL_TRY_NAME(__LINE__)) return std::move(DECANT_DETAIL_TRY_NAME(__LINE__)).error(); \
     declaration = *std::move(DECANT_DETAIL_TRY_NAME(__LINE__))
 
 /// `DECANT_CHECK(expression)`: returns the error of a `Result<void>` from the enclosing function.
-#define DECANT_CHECK(...)                                                       \
-    do {                                                                        \
-        if (auto decant_check_result = (__VA_ARGS__); !decant_check_result)     \
-            return std::move(decant_check_result).error();                      \
+#define DECANT_CHECK(...)                                                   \
+    do {                                                                    \
+        if (auto decant_check_result = (__VA_ARGS__); !decant_check_result) \
+            return std::move(decant_check_result).error();                  \
     } while (false)

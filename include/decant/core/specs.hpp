@@ -2,7 +2,8 @@
 #pragma once
 
 /// \file
-/// Plain structs that the layers share: what each operation computes (specs), what a pass carries, how a cache is laid out.
+/// Plain structs that the layers share: what each operation computes (specs), what a pass carries, how a cache is laid
+/// out.
 
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
@@ -26,8 +27,8 @@ enum class RopeLayout : std::uint8_t {
     interleaved,  ///< 2i and 2i + 1
 };
 
-/// Rotary position embedding (Su et al. 2021) of the first `dim` elements of every head. The frequencies are data: they lie
-/// in a table that the model computes from theta and the scaling rule once.
+/// Rotary position embedding (Su et al. 2021) of the first `dim` elements of every head. The frequencies are data: they
+/// lie in a table that the model computes from theta and the scaling rule once.
 struct RopeSpec {
     RopeLayout layout = RopeLayout::halves;
     std::uint32_t head_dim = 0;

@@ -12,12 +12,12 @@ namespace decant::inline DECANT_ABI {
 
 /// Set by the host (any thread), read between two tiles of a pass. Must outlive the calls it is given to.
 class StopFlag {
-   public:
+ public:
     void request() noexcept { flag_.store(true, std::memory_order_relaxed); }
     void clear() noexcept { flag_.store(false, std::memory_order_relaxed); }
     [[nodiscard]] bool requested() const noexcept { return flag_.load(std::memory_order_relaxed); }
 
-   private:
+ private:
     std::atomic<bool> flag_{false};
 };
 

@@ -2,7 +2,8 @@
 #pragma once
 
 /// \file
-/// `ThreadPool`: the library's own executor, for hosts that have none. Starts threads only because the host constructed it.
+/// `ThreadPool`: the library's own executor, for hosts that have none. Starts threads only because the host constructed
+/// it.
 
 #include <decant/core/config.hpp>
 #include <decant/core/executor.hpp>
@@ -51,15 +52,16 @@ inline void pause_cpu() noexcept {
 }
 
 /// A fixed set of threads. The caller of `parallel_for` takes part, so `threads` = 1 starts none. Waiting threads spin
-/// briefly and then sleep. Movable; not copyable. `parallel_for` from several threads at once is safe: while one job runs,
-/// the others run theirs on their own thread. A task must not throw.
+/// briefly and then sleep. Movable; not copyable. `parallel_for` from several threads at once is safe: while one job
+/// runs, the others run theirs on their own thread. A task must not throw.
 class ThreadPool {
-   public:
+ public:
     /// \param threads how many take part, the caller included; 0 = `available_processors()`.
     explicit ThreadPool(std::size_t threads = 0) : state_(std::make_unique<State>()) {
         if (threads == 0) threads = available_processors();
         state_->workers.reserve(threads - 1);
-        for (std::size_t i = 1; i < threads; ++i) state_->workers.emplace_back([state = state_.get()] { work(*state); });
+        for (std::size_t i = 1; i < threads; ++i)
+            state_->workers.emplace_back([state = state_.get()] { work(*state); });
     }
     ThreadPool(ThreadPool&&) noexcept = default;
     ThreadPool& operator=(ThreadPool&& other) noexcept {
@@ -97,7 +99,7 @@ class ThreadPool {
         s.busy.store(false, std::memory_order_release);
     }
 
-   private:
+ private:
     static constexpr std::uint32_t open = 0x80000000u;  // gate: this bit, and the number of workers inside
     static constexpr std::uint32_t spin_limit = 2000;
 

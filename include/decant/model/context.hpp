@@ -50,17 +50,17 @@ struct PassPart {
 /// Work on one model by one caller at a time. Movable. A failed or cancelled call leaves every sequence as it was.
 template <class B>
 class Context {
-   public:
+ public:
     using BackendType = B;
     using Part = PassPart<B>;
 
     /// Runs on the calling thread.
-    explicit Context(Model<B> model, ContextOptions options = {}) : Context(std::move(model), SerialExecutor{}, options) {}
+    explicit Context(Model<B> model, ContextOptions options = {})
+        : Context(std::move(model), SerialExecutor{}, options) {}
 
     /// Runs on an executor: a temporary is owned, an lvalue referred to (it must outlive the context).
     template <class E>
-        requires Executor<std::remove_cvref_t<E>>
-    Context(Model<B> model, E&& executor, ContextOptions options = {})
+    requires(Executor<std::remove_cvref_t<E>>) Context(Model<B> model, E&& executor, ContextOptions options = {})
         : state_(std::make_unique<State>(std::move(model), AnyExecutor(std::forward<E>(executor)), options)) {}
 
     [[nodiscard]] const Model<B>& model() const noexcept { return state_->model; }
@@ -68,8 +68,9 @@ class Context {
     [[nodiscard]] const B& backend() const noexcept { return state_->model.backend(); }
     [[nodiscard]] const ContextOptions& options() const noexcept { return state_->options; }
 
-    /// Appends a prompt (at least one token) and returns the logits after its last token. Limited by arithmetic. Errors:
-    /// `invalid_argument` (empty, or a token outside the vocabulary), `cache_full`, `out_of_memory`, `cancelled`.
+    /// Appends a prompt (at least one token) and returns the logits after its last token. Limited by arithmetic.
+    /// Errors: `invalid_argument` (empty, or a token outside the vocabulary), `cache_full`, `out_of_memory`,
+    /// `cancelled`.
     [[nodiscard]] Result<Logits> prefill(Sequence<B>& sequence, std::span<const Token> tokens,
                                          const StopFlag* stop = nullptr) {
         if (tokens.empty()) return invalid("a prompt without tokens", "pass at least one token");
@@ -94,7 +95,8 @@ class Context {
     }
 
     /// One run over the weights for any number of different sequences of one cache, each with one or more new tokens.
-    /// Logits come in the order of the parts. Errors: as `prefill`, and `invalid_argument` beyond the context's options.
+    /// Logits come in the order of the parts. Errors: as `prefill`, and `invalid_argument` beyond the context's
+    /// options.
     [[nodiscard]] Result<Logits> pass(std::span<const Part> parts, const StopFlag* stop = nullptr) {
         DECANT_CHECK(begin(parts));
         if (advance({.stop = stop}) == RunState::stopped) {
@@ -139,7 +141,7 @@ class Context {
         return state_->pass ? state_->buffer_bytes + state_->pass->workspace_bytes() : 0;
     }
 
-   private:
+ private:
     static Error invalid(std::string what, std::string hint) {
         return Error{ErrorCode::invalid_argument, std::move(what), "pass", std::move(hint)};
     }
@@ -171,8 +173,9 @@ class Context {
         Result<void> check(std::span<const Part> parts) const {
             if (parts.empty()) return invalid("a pass without parts", "pass at least one sequence");
             if (parts.size() > options.sequences) {
-                return invalid(detail::text(parts.size(), " sequences in one pass, the context holds ", options.sequences),
-                               "raise ContextOptions::sequences");
+                return invalid(
+                    detail::text(parts.size(), " sequences in one pass, the context holds ", options.sequences),
+                    "raise ContextOptions::sequences");
             }
             std::size_t rows = 0;
             std::size_t wanted = 0;
@@ -217,7 +220,8 @@ class Context {
             pass.reset();
             DECANT_TRY(buffer, model.backend().allocate(buffer_bytes));
             work.emplace(model.backend(), buffer, spec, fresh);
-            auto made = std::unique_ptr<typename B::Pass>(new typename B::Pass(model.backend().pass(executor.concurrency())));
+            auto made =
+                std::unique_ptr<typename B::Pass>(new typename B::Pass(model.backend().pass(executor.concurrency())));
             DECANT_CHECK(made->reserve(fresh, widest_input(spec)));
             made->record([&](typename B::Pass& recorder) { model.record(recorder, *work); });
             shape = fresh;
@@ -243,8 +247,9 @@ class Context {
                     tokens[row] = id(part.tokens[i]);
                     positions[row] = static_cast<std::int32_t>(position);
                     sequences[row] = static_cast<std::int32_t>(s);
-                    slots[row] = static_cast<std::int32_t>(
-                        static_cast<std::size_t>(table[position / block_tokens]) * block_tokens + position % block_tokens);
+                    slots[row] = static_cast<std::int32_t>(static_cast<std::size_t>(table[position / block_tokens]) *
+                                                               block_tokens +
+                                                           position % block_tokens);
                     const bool last = i + 1 == part.tokens.size();
                     if (part.want == Want::all || (part.want == Want::last && last))
                         wanted[logit++] = static_cast<std::int32_t>(row);

@@ -19,7 +19,7 @@ namespace decant::inline DECANT_ABI {
 /// Activations of a pass, carved from one buffer. Widths are the largest of any layer; a layer views what it needs.
 template <class B>
 class Workspace {
-   public:
+ public:
     using View = typename B::View;
 
     /// Floats that a workspace for passes of this shape needs.
@@ -48,7 +48,8 @@ class Workspace {
         mixed_ = carve(q, shape.rows);
         gate_ = carve(hidden_width, shape.rows);
         up_ = carve(hidden_width, shape.rows);
-        for (const RopeTable& rope : spec.ropes) angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
+        for (const RopeTable& rope : spec.ropes)
+            angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
         last = view(carve(spec.width, shape.wanted), spec.width, RowSet::wanted);
         logits = view(carve(spec.vocabulary, shape.wanted), spec.vocabulary, RowSet::wanted);
     }
@@ -62,7 +63,8 @@ class Workspace {
     [[nodiscard]] LayerViews layer(const LayerSpec& spec) const {
         const std::uint32_t q = spec.attention.heads * spec.attention.head_dim;
         const std::uint32_t kv = spec.attention.kv_heads * spec.attention.head_dim;
-        return {view(q_, q), view(k_, kv), view(v_, kv), view(mixed_, q), view(gate_, spec.hidden), view(up_, spec.hidden)};
+        return {view(q_, q),           view(k_, kv), view(v_, kv), view(mixed_, q), view(gate_, spec.hidden),
+                view(up_, spec.hidden)};
     }
 
     View stream;               // [rows, width]: the residual stream
@@ -71,7 +73,7 @@ class Workspace {
     View last;                 // [wanted, width]
     View logits;               // [wanted, vocabulary]
 
-   private:
+ private:
     struct Widths {
         std::uint32_t q = 0, kv = 0, hidden = 0;
     };
@@ -122,9 +124,9 @@ void forward(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<t
         const auto index = static_cast<std::uint32_t>(l);
 
         pass.norm(work.stream, w.attention_norm, spec.norm, work.normed);
-        pass.linear(work.normed, {Target{&w.q.weight, w.q.bias_or_null(), views.q},
-                                  Target{&w.k.weight, w.k.bias_or_null(), views.k},
-                                  Target{&w.v.weight, w.v.bias_or_null(), views.v}});
+        pass.linear(work.normed,
+                    {Target{&w.q.weight, w.q.bias_or_null(), views.q}, Target{&w.k.weight, w.k.bias_or_null(), views.k},
+                     Target{&w.v.weight, w.v.bias_or_null(), views.v}});
         pass.rope(views.q, work.angles[layer.rope], rope);
         pass.rope(views.k, work.angles[layer.rope], rope);
         pass.store(views.k, views.v, index);

@@ -20,7 +20,7 @@ namespace decant::inline DECANT_ABI {
 
 /// Reads `<architecture>.<key>`. Every error names the key, its value and what would be right.
 class GgufKeys {
-   public:
+ public:
     /// No width or count of a real model is larger; keeps every product of two of them inside 64 bits.
     static constexpr std::uint64_t largest = std::uint64_t{1} << 24;
 
@@ -54,7 +54,8 @@ class GgufKeys {
         } else {
             DECANT_TRY(value, metadata_->number(full));
         }
-        if (!std::isfinite(value) || !(value > 0.0) || value > static_cast<double>((std::numeric_limits<float>::max)())) {
+        if (!std::isfinite(value) || !(value > 0.0) ||
+            value > static_cast<double>((std::numeric_limits<float>::max)())) {
             return Error{ErrorCode::bad_format, detail::text("value ", value, " is not a finite number above 0"),
                          detail::text("key ", full), "the file is damaged"};
         }
@@ -73,7 +74,7 @@ class GgufKeys {
         return Error{code, std::move(what), detail::text("key ", prefix_, key), std::move(hint)};
     }
 
-   private:
+ private:
     const Metadata* metadata_;
     std::string prefix_;
 };

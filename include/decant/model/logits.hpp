@@ -12,10 +12,10 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// A view into its context, valid until the context's next pass or end; reading it later is a programmer error that debug
-/// builds catch while the context lives. One row converts to a span, which is what samplers take.
+/// A view into its context, valid until the context's next pass or end; reading it later is a programmer error that
+/// debug builds catch while the context lives. One row converts to a span, which is what samplers take.
 class Logits {
-   public:
+ public:
     Logits() = default;
     Logits(std::span<const float> values, std::size_t vocabulary, const std::uint64_t* generation) noexcept
         : values_(values), vocabulary_(vocabulary), current_(generation), generation_(*generation) {}
@@ -35,7 +35,7 @@ class Logits {
         return row(0);
     }
 
-   private:
+ private:
     std::span<const float> values_;
     std::size_t vocabulary_ = 0;
     [[maybe_unused]] const std::uint64_t* current_ = nullptr;

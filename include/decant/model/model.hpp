@@ -18,15 +18,16 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// A cheap shared handle, const after binding: any number of threads and contexts may use one model. Keeps the `Weights`
-/// (and so the mapped file) alive; copies none of them.
+/// A cheap shared handle, const after binding: any number of threads and contexts may use one model. Keeps the
+/// `Weights` (and so the mapped file) alive; copies none of them.
 template <Backend B>
 class Model {
-   public:
+ public:
     using BackendType = B;
 
     /// Reads the architecture from the file's metadata and finds its tensors. Errors: `missing` (key or tensor),
-    /// `mismatch` (a shape that contradicts the metadata), `unsupported` (architecture, option, dtype, left-over tensor).
+    /// `mismatch` (a shape that contradicts the metadata), `unsupported` (architecture, option, dtype, left-over
+    /// tensor).
     [[nodiscard]] static Result<Model> bind(const Weights& weights, B backend = {}) {
         auto state = bind_state(weights, std::move(backend));
         if (!state) return std::move(state).error().in(weights.name());
@@ -42,7 +43,7 @@ class Model {
         forward<B>(pass, state_->spec, state_->weights, work);
     }
 
-   private:
+ private:
     struct State {
         Weights file;
         B backend;

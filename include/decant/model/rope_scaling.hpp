@@ -47,8 +47,8 @@ struct YarnScaling {
     }
 };
 
-/// YaRN (Peng et al. 2023, "NTK-by-parts"): fast dimensions keep their frequency, slow ones are divided by the factor, with
-/// a linear ramp between the dimensions that turn `beta_fast` and `beta_slow` times over the original context.
+/// YaRN (Peng et al. 2023, "NTK-by-parts"): fast dimensions keep their frequency, slow ones are divided by the factor,
+/// with a linear ramp between the dimensions that turn `beta_fast` and `beta_slow` times over the original context.
 inline void scale_yarn(std::span<float> frequencies, double theta, const YarnScaling& yarn) {
     const double dim = 2.0 * static_cast<double>(frequencies.size());
     const auto dimension = [&](double rotations) {

@@ -43,17 +43,17 @@ struct LayerWeights {
 
 template <class W>
 struct ModelWeights {
-    W embedding;               ///< [vocabulary, width]
-    W final_norm;              ///< [width]
-    std::optional<W> head;     ///< [vocabulary, width]; absent if tied to the embedding
-    std::vector<W> ropes;      ///< [dim / 2] each, one per ModelSpec::ropes
+    W embedding;            ///< [vocabulary, width]
+    W final_norm;           ///< [width]
+    std::optional<W> head;  ///< [vocabulary, width]; absent if tied to the embedding
+    std::vector<W> ropes;   ///< [dim / 2] each, one per ModelSpec::ropes
     std::vector<LayerWeights<W>> layers;
 };
 
 /// Takes tensors from a file one by one and knows at the end which were left over.
 template <class B>
 class Binder {
-   public:
+ public:
     using W = typename B::Weight;
 
     Binder(const Weights& weights, const B& backend)
@@ -105,7 +105,7 @@ class Binder {
         return {};
     }
 
-   private:
+ private:
     Weights weights_;
     B backend_;
     std::vector<bool> used_;

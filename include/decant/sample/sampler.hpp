@@ -24,12 +24,12 @@ struct SamplerOptions {
 
 /// Stateless: the same logits at the same position give the same token. Copyable, thread-safe.
 class Sampler {
-   public:
+ public:
     explicit Sampler(SamplerOptions options = {}) noexcept : options_(options) {}
 
-    /// One token of softmax(logits / temperature). `logits`: [vocabulary]; `history`: the tokens so far, whose number is
-    /// the position in the random stream. Equal logits go to the lower id when greedy. Errors: `invalid_argument` for a
-    /// temperature below 0, an empty row, a NaN or +inf, or a row of -inf alone.
+    /// One token of softmax(logits / temperature). `logits`: [vocabulary]; `history`: the tokens so far, whose number
+    /// is the position in the random stream. Equal logits go to the lower id when greedy. Errors: `invalid_argument`
+    /// for a temperature below 0, an empty row, a NaN or +inf, or a row of -inf alone.
     [[nodiscard]] Result<Token> pick(std::span<const float> logits, std::span<const Token> history) const {
         if (!(options_.temperature >= 0.0f) || !std::isfinite(options_.temperature)) {
             return Error{ErrorCode::invalid_argument, detail::text("temperature ", options_.temperature), "Sampler",
@@ -71,7 +71,7 @@ class Sampler {
 
     [[nodiscard]] const SamplerOptions& options() const noexcept { return options_; }
 
-   private:
+ private:
     SamplerOptions options_;
 };
 

@@ -2,11 +2,11 @@
 #pragma once
 
 /// \file
-/// `Eigen`: the executable specification. Every operation in a few lines, every sum in one fixed order, whatever the number
-/// of rows in a pass. Other backends are held to it by one test suite.
+/// `Eigen`: the executable specification. Every operation in a few lines, every sum in one fixed order, whatever the
+/// number of rows in a pass. Other backends are held to it by one test suite.
 ///
-/// Array expressions are used only where an element's result is one rounding or the shape is fixed: in a longer expression
-/// Eigen computes the elements before an aligned address with other instructions than the rest.
+/// Array expressions are used only where an element's result is one rounding or the shape is fixed: in a longer
+/// expression Eigen computes the elements before an aligned address with other instructions than the rest.
 ///
 /// Eigen's own templates compile to different code under different flags with the same symbols: build all translation
 /// units that use this backend with one set of flags.
@@ -193,7 +193,7 @@ struct EigenKernels {
         row(op.y, i) = row(op.x, static_cast<std::size_t>(f.inputs.wanted[i]));
     }
 
-   private:
+ private:
     static constexpr std::size_t piece = 4096;  // columns of a weight row in scratch, a multiple of every block
 
     static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {

@@ -25,7 +25,7 @@ namespace decant::inline DECANT_ABI {
 /// A cheap, copyable handle; thread-safe to share. See concept.hpp for the contract of every member.
 template <class Kernels>
 class HostBackend {
-   public:
+ public:
     using Buffer = HostMemory;
     using View = host::View;
     using Weight = host::Weight;
@@ -37,7 +37,8 @@ class HostBackend {
 
     [[nodiscard]] Result<Buffer> allocate(std::size_t bytes) const { return HostMemory::allocate(bytes); }
 
-    /// The mapped tensor itself; the caller keeps the file mapped. Errors: `unsupported` for a dtype nothing computes with.
+    /// The mapped tensor itself; the caller keeps the file mapped. Errors: `unsupported` for a dtype nothing computes
+    /// with.
     [[nodiscard]] Result<Weight> weight(const Tensor& tensor) const {
         if (tensor.dtype == DType::other) {
             return Error{ErrorCode::unsupported, detail::text("type ", tensor.type_name, " is not supported"),
@@ -45,8 +46,8 @@ class HostBackend {
                          "convert the model to F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K or Q6_K"};
         }
         const auto columns = static_cast<std::uint32_t>(tensor.columns());
-        return Weight{tensor.dtype, static_cast<std::uint32_t>(tensor.rows()), columns, tensor.bytes.data(),
-                      row_bytes(tensor.dtype, columns), nullptr};
+        return Weight{tensor.dtype,        static_cast<std::uint32_t>(tensor.rows()), columns,
+                      tensor.bytes.data(), row_bytes(tensor.dtype, columns),          nullptr};
     }
 
     /// A vector that the model derived (rope frequencies), kept by the weight.
@@ -82,7 +83,7 @@ class HostBackend {
 
     [[nodiscard]] const Kernels& kernels() const noexcept { return kernels_; }
 
-   private:
+ private:
     Kernels kernels_;
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// The operations of a host backend as data: one struct per operation, stored in a pass and run tile by tile. The formula
-/// of each stands here; the Eigen backend states it in code.
+/// The operations of a host backend as data: one struct per operation, stored in a pass and run tile by tile. The
+/// formula of each stands here; the Eigen backend states it in code.
 
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
@@ -85,8 +85,8 @@ struct Frame {
     }
 };
 
-// Output columns of a `linear` that one tile computes, and cache positions that attention takes at a time. Both count from
-// absolute zero, so that a result does not depend on what else is in the pass.
+// Output columns of a `linear` that one tile computes, and cache positions that attention takes at a time. Both count
+// from absolute zero, so that a result does not depend on what else is in the pass.
 inline constexpr std::uint32_t linear_tile = 16;
 inline constexpr std::uint32_t attention_tile = 64;
 
@@ -138,7 +138,7 @@ struct Linear {
         return {&targets[n], column, (std::min)(linear_tile, targets[n].out.columns - column)};
     }
 
-   private:
+ private:
     static std::uint32_t tiles_of(const LinearTarget& target) {
         return (target.out.columns + linear_tile - 1) / linear_tile;
     }

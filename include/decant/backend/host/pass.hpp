@@ -41,15 +41,17 @@ namespace host {
 ///
 /// `Kernels` computes: for every operation struct Op, `kernels.run(const Op&, const Frame&, tile, std::byte* scratch)`;
 /// a tile's result depends on the tile alone, never on who runs it or when. `kernels.prepares(weight)` says whether a
-/// product reads a prepared copy of x; `scratch_bytes` and `prepared_bytes` size its workspace for rows of at most `columns`.
+/// product reads a prepared copy of x; `scratch_bytes` and `prepared_bytes` size its workspace for rows of at most
+/// `columns`.
 template <class Kernels>
 class Pass {
-   public:
+ public:
     using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Gather>;
 
     Pass(Kernels kernels, std::size_t participants) : kernels_(std::move(kernels)), participants_(participants) {}
 
-    /// Reserves workspace for passes of this shape whose products read at most `columns` columns. Forgets what was recorded.
+    /// Reserves workspace for passes of this shape whose products read at most `columns` columns. Forgets what was
+    /// recorded.
     Result<void> reserve(const PassShape& shape, std::uint32_t columns) {
         scratch_bytes_ = (kernels_.scratch_bytes(shape, columns) + 63) / 64 * 64;
         DECANT_TRY(scratch_, HostMemory::allocate(scratch_bytes_ * participants_));
@@ -129,7 +131,7 @@ class Pass {
     [[nodiscard]] std::span<const Step> steps() const noexcept { return steps_; }
     [[nodiscard]] std::size_t workspace_bytes() const noexcept { return scratch_.size() + prepared_.size(); }
 
-   private:
+ private:
     void participate(std::size_t who) {
         std::byte* scratch = scratch_.data() + who * scratch_bytes_;
         std::visit(

@@ -43,16 +43,16 @@ struct Avx2 : Portable {
             row.sums[2 * b] = reduce_add(_mm256_add_epi32(codes[0], codes[1]));
             row.sums[2 * b + 1] = reduce_add(_mm256_add_epi32(codes[2], codes[3]));
             // packs interleaves the 128-bit halves; the permutation puts the dwords back in order.
-            const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
-                                                     _mm256_packs_epi32(codes[2], codes[3]));
-            _mm256_storeu_si256(
-                reinterpret_cast<__m256i*>(row.codes + b * activation_block),
-                _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+            const __m256i bytes =
+                _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3]));
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(row.codes + b * activation_block),
+                                _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
         }
     }
 
     template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens, float* acc) noexcept {
+    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
+                         float* acc) noexcept {
         for (; tokens >= 4; tokens -= 4, a = a.from(4, 0), acc += 4 * panel_rows)
             multiply_tokens<4, Block, HasOffset, EightBits>(panel, bias, columns, a, acc);
         for (; tokens > 0; --tokens, a = a.from(1, 0), acc += panel_rows)
@@ -66,9 +66,8 @@ struct Avx2 : Portable {
             DECANT_UNROLL
             for (int p = 0; p < 4; ++p) low[p] = high[p] = _mm256_setzero_ps();
             std::size_t c = 0;
-            for (; c + 4 <= columns; c += 4)
-                DECANT_UNROLL
-                for (std::size_t p = 0; p < 4; ++p) multiply_column(panel, c + p, x, low[p], high[p]);
+            for (; c + 4 <= columns; c += 4) DECANT_UNROLL
+            for (std::size_t p = 0; p < 4; ++p) multiply_column(panel, c + p, x, low[p], high[p]);
             for (std::size_t p = 0; c < columns; ++c, ++p) multiply_column(panel, c, x, low[p], high[p]);
             add_to(acc, _mm256_add_ps(_mm256_add_ps(low[0], low[1]), _mm256_add_ps(low[2], low[3])));
             add_to(acc + 8, _mm256_add_ps(_mm256_add_ps(high[0], high[1]), _mm256_add_ps(high[2], high[3])));
@@ -80,10 +79,9 @@ struct Avx2 : Portable {
         DECANT_UNROLL
         for (int p = 0; p < 4; ++p) partial[p] = _mm256_setzero_ps();
         std::size_t i = 0;
-        for (; i + 32 <= n; i += 32)
-            DECANT_UNROLL
-            for (std::size_t p = 0; p < 4; ++p)
-                partial[p] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * p), _mm256_loadu_ps(b + i + 8 * p), partial[p]);
+        for (; i + 32 <= n; i += 32) DECANT_UNROLL
+        for (std::size_t p = 0; p < 4; ++p)
+            partial[p] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * p), _mm256_loadu_ps(b + i + 8 * p), partial[p]);
         for (; i + 8 <= n; i += 8)
             partial[0] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), partial[0]);
         float sum =
@@ -113,7 +111,7 @@ struct Avx2 : Portable {
         Portable::to_half(from + i, half + 2 * i, n - i);
     }
 
-   private:
+ private:
     static void add_to(float* acc, __m256 sum) noexcept {
         _mm256_storeu_ps(acc, _mm256_add_ps(_mm256_loadu_ps(acc), sum));
     }
@@ -124,8 +122,8 @@ struct Avx2 : Portable {
         high = _mm256_fmadd_ps(_mm256_loadu_ps(panel.values + c * panel_rows + 8), v, high);
     }
 
-    /// sum += dot products of four unsigned and four signed bytes in every lane. The pairwise product saturates at 16 bits,
-    /// which codes below 128 cannot reach (2 * 127 * 127 = 32258); larger codes go in two parts.
+    /// sum += dot products of four unsigned and four signed bytes in every lane. The pairwise product saturates at 16
+    /// bits, which codes below 128 cannot reach (2 * 127 * 127 = 32258); larger codes go in two parts.
     template <bool EightBits>
     static __m256i dot4(__m256i sum, __m256i w, __m256i x) noexcept {
         const __m256i ones = _mm256_set1_epi16(1);
@@ -170,7 +168,8 @@ struct Avx2 : Portable {
                 const __m256 s = _mm256_set1_ps(scale);
                 float* const y = acc + t * panel_rows;
                 __m256 y0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low[t]), _mm256_mul_ps(scale0, s), _mm256_loadu_ps(y));
-                __m256 y1 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high[t]), _mm256_mul_ps(scale1, s), _mm256_loadu_ps(y + 8));
+                __m256 y1 =
+                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(high[t]), _mm256_mul_ps(scale1, s), _mm256_loadu_ps(y + 8));
                 if constexpr (HasOffset) {
                     const __m256 weighted = _mm256_set1_ps(scale * static_cast<float>(sums[t]));
                     y0 = _mm256_fmadd_ps(_mm256_loadu_ps(panel.offsets + b * panel_rows), weighted, y0);

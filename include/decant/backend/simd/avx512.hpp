@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// Kernels for AVX-512 with VNNI. A register holds one column group of a panel: 16 rows of 4 codes. The contracts stand in
-/// portable.hpp.
+/// Kernels for AVX-512 with VNNI. A register holds one column group of a panel: 16 rows of 4 codes. The contracts stand
+/// in portable.hpp.
 
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/target.hpp>
@@ -20,7 +20,8 @@ struct Avx512Vnni : Avx2 {
     static constexpr Isa isa = Isa::avx512_vnni;
 
     template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens, float* acc) noexcept {
+    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
+                         float* acc) noexcept {
         for (; tokens >= 8; tokens -= 8, a = a.from(8, 0), acc += 8 * panel_rows)
             multiply_tokens<8, Block, HasOffset>(panel, bias, columns, a, acc);
         for (; tokens >= 4; tokens -= 4, a = a.from(4, 0), acc += 4 * panel_rows)
@@ -33,11 +34,10 @@ struct Avx512Vnni : Avx2 {
                          float* acc) noexcept {
         for (; tokens >= 4; tokens -= 4, x += 4 * stride, acc += 4 * panel_rows)
             multiply_floats<4>(panel, columns, x, stride, acc);
-        for (; tokens > 0; --tokens, x += stride, acc += panel_rows)
-            multiply_floats<1>(panel, columns, x, stride, acc);
+        for (; tokens > 0; --tokens, x += stride, acc += panel_rows) multiply_floats<1>(panel, columns, x, stride, acc);
     }
 
-   private:
+ private:
     /// `_mm512_cvtepi32_ps`, whose g++ 12 header trips -Wmaybe-uninitialized.
     static __m512 to_float(__m512i v) noexcept { return _mm512_maskz_cvtepi32_ps(static_cast<__mmask16>(0xFFFF), v); }
 
@@ -70,7 +70,8 @@ struct Avx512Vnni : Avx2 {
                 y[t] = _mm512_fmadd_ps(to_float(dots[t]), _mm512_mul_ps(scales, _mm512_set1_ps(scale)), y[t]);
                 if constexpr (HasOffset) {
                     const float weighted = scale * static_cast<float>(block_sum<Block>(a.from(t, 0), b));
-                    y[t] = _mm512_fmadd_ps(_mm512_loadu_ps(panel.offsets + b * panel_rows), _mm512_set1_ps(weighted), y[t]);
+                    y[t] = _mm512_fmadd_ps(_mm512_loadu_ps(panel.offsets + b * panel_rows), _mm512_set1_ps(weighted),
+                                           y[t]);
                 }
             }
         }
@@ -83,9 +84,8 @@ struct Avx512Vnni : Avx2 {
                                 float* acc) noexcept {
         __m512 partial[Tokens][4];
         DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t)
-            DECANT_UNROLL
-            for (int p = 0; p < 4; ++p) partial[t][p] = _mm512_setzero_ps();
+        for (std::size_t t = 0; t < Tokens; ++t) DECANT_UNROLL
+        for (int p = 0; p < 4; ++p) partial[t][p] = _mm512_setzero_ps();
         std::size_t c = 0;
         for (; c + 4 <= columns; c += 4) {
             DECANT_UNROLL
@@ -104,8 +104,8 @@ struct Avx512Vnni : Avx2 {
         }
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) {
-            const __m512 sum = _mm512_add_ps(_mm512_add_ps(partial[t][0], partial[t][1]),
-                                             _mm512_add_ps(partial[t][2], partial[t][3]));
+            const __m512 sum =
+                _mm512_add_ps(_mm512_add_ps(partial[t][0], partial[t][1]), _mm512_add_ps(partial[t][2], partial[t][3]));
             _mm512_storeu_ps(acc + t * panel_rows, _mm512_add_ps(_mm512_loadu_ps(acc + t * panel_rows), sum));
         }
     }

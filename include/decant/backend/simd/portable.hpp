@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// The kernels of the `Simd` backend for a machine about which nothing is known, and the contract of every other set. A set
-/// inherits from the next worse one and hides what it does better.
+/// The kernels of the `Simd` backend for a machine about which nothing is known, and the contract of every other set. A
+/// set inherits from the next worse one and hides what it does better.
 
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/config.hpp>
@@ -43,8 +43,8 @@ inline constexpr float smallest_magnitude = 1e-35f;
 struct Portable {
     static constexpr Isa isa = Isa::portable;
 
-    /// Quantizes `columns` floats (a multiple of 32) to a row of activations, to nearest, ties to even. A block with a NaN
-    /// or an infinity gets a NaN scale, so that it cannot pass unseen.
+    /// Quantizes `columns` floats (a multiple of 32) to a row of activations, to nearest, ties to even. A block with a
+    /// NaN or an infinity gets a NaN scale, so that it cannot pass unseen.
     static void quantize(const float* x, std::size_t columns, Activations row) noexcept {
         for (std::size_t b = 0; b < columns / activation_block; ++b, x += activation_block) {
             float peak = 0.0f;
@@ -72,11 +72,14 @@ struct Portable {
     }
 
     /// acc[t, r] += sum over blocks b in order of
-    ///     float(sum over the block's columns c of code[r, c] a[t, c] - bias * sum of a[t, c]) * (scale[r, b] * s[t, b])
+    ///     float(sum over the block's columns c of code[r, c] a[t, c] - bias * sum of a[t, c]) * (scale[r, b] * s[t,
+    ///     b])
     ///     (+ offset[r, b] * (s[t, b] * sum of a[t, c]))
-    /// where the integer sum is exact. `EightBits`: codes may exceed 127. `columns` is a multiple of 32; acc is [tokens][16].
+    /// where the integer sum is exact. `EightBits`: codes may exceed 127. `columns` is a multiple of 32; acc is
+    /// [tokens][16].
     template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens, float* acc) noexcept {
+    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
+                         float* acc) noexcept {
         for (std::size_t t = 0; t < tokens; ++t, acc += panel_rows) {
             const Activations row = a.from(t, 0);
             for (std::size_t b = 0; b < columns / Block; ++b) {
@@ -99,14 +102,15 @@ struct Portable {
         }
     }
 
-    /// acc[t, r] += sum over columns c of values[c, r] x[t, c]: four partial sums over c mod 4, added as (0 + 1) + (2 + 3).
-    /// x rows lie `stride` floats apart.
+    /// acc[t, r] += sum over columns c of values[c, r] x[t, c]: four partial sums over c mod 4, added as (0 + 1) + (2 +
+    /// 3). x rows lie `stride` floats apart.
     static void multiply(FloatPanel panel, std::size_t columns, const float* x, std::size_t stride, std::size_t tokens,
                          float* acc) noexcept {
         for (std::size_t t = 0; t < tokens; ++t, x += stride, acc += panel_rows) {
             float partial[4][panel_rows] = {};
             for (std::size_t c = 0; c < columns; ++c)
-                for (std::size_t r = 0; r < panel_rows; ++r) partial[c % 4][r] += panel.values[c * panel_rows + r] * x[c];
+                for (std::size_t r = 0; r < panel_rows; ++r)
+                    partial[c % 4][r] += panel.values[c * panel_rows + r] * x[c];
             for (std::size_t r = 0; r < panel_rows; ++r)
                 acc[r] += (partial[0][r] + partial[1][r]) + (partial[2][r] + partial[3][r]);
         }
@@ -144,7 +148,7 @@ struct Portable {
         }
     }
 
-   protected:
+ protected:
     template <std::size_t Block>
     static std::int32_t block_sum(const Activations& row, std::size_t b) noexcept {
         static_assert(Block == activation_block || Block == activation_half);

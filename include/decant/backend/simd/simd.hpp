@@ -2,9 +2,9 @@
 #pragma once
 
 /// \file
-/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of 16 output columns is unpacked into a panel that
-/// stays in the cache and is multiplied by all tokens of the pass, activations in 8 bits for block formats and in F32 for
-/// F32, F16 and BF16 weights.
+/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of 16 output columns is unpacked into a
+/// panel that stays in the cache and is multiplied by all tokens of the pass, activations in 8 bits for block formats
+/// and in F32 for F32, F16 and BF16 weights.
 
 #include <decant/backend/host/backend.hpp>
 #include <decant/backend/host/ops.hpp>
@@ -167,7 +167,8 @@ struct Operations {
         const auto sequence = static_cast<std::size_t>(f.inputs.sequences[t]);
         const std::size_t length = static_cast<std::size_t>(f.inputs.positions[t]) + 1;
         const auto entry = [&](std::size_t position, int value) -> const float* {
-            const std::byte* from = f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
+            const std::byte* from =
+                f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
             if (shape.dtype == DType::f32) return reinterpret_cast<const float*>(from);
             Set::from_half(from, scratch.row(), dim);
             return scratch.row();
@@ -185,7 +186,8 @@ struct Operations {
                 const std::size_t count = (std::min)(span, length - first);
                 for (std::size_t j = 0; j < count; ++j) {
                     const float* k = entry(first + j, 0);
-                    for (std::size_t i = 0; i < heads; ++i) scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
+                    for (std::size_t i = 0; i < heads; ++i)
+                        scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
                 }
                 for (std::size_t i = 0; i < heads; ++i) {
                     float peak = highest[i];
@@ -218,7 +220,7 @@ struct Operations {
 /// Kernels of several sets, one of which runs.
 template <class... Sets>
 class Kernels {
-   public:
+ public:
     /// The best of the sets that this machine runs.
     Kernels() noexcept { ((supported(Sets::isa) ? static_cast<void>(isa_ = Sets::isa) : void()), ...); }
 
@@ -242,11 +244,11 @@ class Kernels {
 
     template <class Op>
     void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
-        static_cast<void>(((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch}, prepared_), true)) ||
-                           ...));
+        static_cast<void>(
+            ((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch}, prepared_), true)) || ...));
     }
 
-   private:
+ private:
     static std::size_t stride(std::size_t columns) noexcept {
         return (columns + activation_block - 1) / activation_block * activation_block;
     }

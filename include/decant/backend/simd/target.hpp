@@ -2,9 +2,9 @@
 #pragma once
 
 /// \file
-/// Target regions: functions between `DECANT_TARGET_BEGIN(set)` and `DECANT_TARGET_END` may use an instruction set that the
-/// host's flags do not ask for. A region holds raw-pointer code only: a std template that it instantiated would be emitted
-/// with its instructions, under a symbol that every other translation unit shares.
+/// Target regions: functions between `DECANT_TARGET_BEGIN(set)` and `DECANT_TARGET_END` may use an instruction set that
+/// the host's flags do not ask for. A region holds raw-pointer code only: a std template that it instantiated would be
+/// emitted with its instructions, under a symbol that every other translation unit shares.
 
 #include <decant/core/config.hpp>
 

@@ -38,21 +38,24 @@ void map_rows(float* y, std::size_t n, F f, const Inputs*... inputs) {
 template <class Arch = xsimd::default_arch>
 void exp_shifted(const float* x, float shift, float* y, std::size_t n) {
     using Batch = xsimd::batch<float, Arch>;
-    map_rows<Arch>(y, n, [shift](Batch v) { return xsimd::exp(v + Batch(shift)); }, x);
+    map_rows<Arch>(
+        y, n, [shift](Batch v) { return xsimd::exp(v + Batch(shift)); }, x);
 }
 
 /// y[i] = x[i] factor
 template <class Arch = xsimd::default_arch>
 void scale(const float* x, float factor, float* y, std::size_t n) {
     using Batch = xsimd::batch<float, Arch>;
-    map_rows<Arch>(y, n, [factor](Batch v) { return v * Batch(factor); }, x);
+    map_rows<Arch>(
+        y, n, [factor](Batch v) { return v * Batch(factor); }, x);
 }
 
 /// y[i] = x[i] factor w[i]
 template <class Arch = xsimd::default_arch>
 void scale_by(const float* x, float factor, const float* w, float* y, std::size_t n) {
     using Batch = xsimd::batch<float, Arch>;
-    map_rows<Arch>(y, n, [factor](Batch v, Batch weight) { return v * Batch(factor) * weight; }, x, w);
+    map_rows<Arch>(
+        y, n, [factor](Batch v, Batch weight) { return v * Batch(factor) * weight; }, x, w);
 }
 
 /// y[i] = g[i] / (1 + exp(-g[i])) u[i]

@@ -20,7 +20,8 @@
 namespace decant::inline DECANT_ABI {
 
 /// Rotary table of a Llama file. Its converter permutes the rows of q and k so that pairs lie side by side.
-[[nodiscard]] inline Result<RopeTable> llama_rope(const Weights& weights, const GgufKeys& keys, std::uint32_t head_dim) {
+[[nodiscard]] inline Result<RopeTable> llama_rope(const Weights& weights, const GgufKeys& keys,
+                                                  std::uint32_t head_dim) {
     DECANT_TRY(const std::uint32_t dim, keys.count("rope.dimension_count", head_dim));
     if (dim > head_dim || dim % 2 != 0) {
         return keys.wrong(ErrorCode::bad_format, "rope.dimension_count",
@@ -92,9 +93,10 @@ namespace decant::inline DECANT_ABI {
                           detail::text("value ", value_dim, " differs from the key length ", head_dim));
     }
     if (std::uint64_t{heads} * head_dim > GgufKeys::largest) {
-        return keys.wrong(ErrorCode::bad_format, "attention.head_count",
-                          detail::text("value ", heads, " times the head's length ", head_dim, " exceeds ", GgufKeys::largest),
-                          "the file is damaged");
+        return keys.wrong(
+            ErrorCode::bad_format, "attention.head_count",
+            detail::text("value ", heads, " times the head's length ", head_dim, " exceeds ", GgufKeys::largest),
+            "the file is damaged");
     }
     if (keys.contains("expert_count")) {
         return keys.wrong(ErrorCode::unsupported, "expert_count", "mixture of experts is not supported");
@@ -106,9 +108,10 @@ namespace decant::inline DECANT_ABI {
 
     // Each layer has tensors of its own, so a count beyond the file's tensors is a lie and sizes nothing.
     if (layers > weights.tensors().size()) {
-        return keys.wrong(ErrorCode::mismatch, "block_count",
-                          detail::text("value ", layers, " but the file has only ", weights.tensors().size(), " tensors"),
-                          "the file is damaged or incomplete");
+        return keys.wrong(
+            ErrorCode::mismatch, "block_count",
+            detail::text("value ", layers, " but the file has only ", weights.tensors().size(), " tensors"),
+            "the file is damaged or incomplete");
     }
     const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     spec.layers.assign(layers, LayerSpec{{heads, kv_heads, head_dim, scale}, hidden, 0});

@@ -1,0 +1,85 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#include <decant/backend/concept.hpp>
+
+#include "support/catch.hpp"
+
+#include <decant/backend/eigen/eigen.hpp>
+#include <decant/backend/simd/simd.hpp>
+
+namespace {
+
+using decant::host::LinearTarget;
+using decant::host::View;
+using decant::host::Weight;
+
+static_assert(decant::Backend<decant::Eigen>);
+static_assert(decant::Backend<decant::Simd>);
+static_assert(decant::Backend<decant::BasicSimd<decant::simd::Portable>>);
+static_assert(!decant::Backend<int>);
+
+/// The operations of a pass, each of which can be left out.
+enum class Operation { none, embed, norm, linear, angles, rope, store, attend, gate, gather, reserve, run };
+
+template <Operation missing>
+struct PassWithout {
+    using Op = Operation;
+    void embed(const Weight&, View) requires(missing != Op::embed) {}
+    void norm(View, const Weight&, const decant::NormSpec&, View) requires(missing != Op::norm) {}
+    void linear(View, std::initializer_list<LinearTarget>) requires(missing != Op::linear) {}
+    void angles(const Weight&, const decant::RopeSpec&, View) requires(missing != Op::angles) {}
+    void rope(View, View, const decant::RopeSpec&) requires(missing != Op::rope) {}
+    void store(View, View, std::uint32_t) requires(missing != Op::store) {}
+    void attend(View, std::uint32_t, const decant::AttentionSpec&, View) requires(missing != Op::attend) {}
+    void gate(View, View, decant::Activation, View) requires(missing != Op::gate) {}
+    void gather(View, View) requires(missing != Op::gather) {}
+    decant::Result<void> reserve(const decant::PassShape&, std::uint32_t) requires(missing != Op::reserve) { return {}; }
+    decant::RunState run(const decant::AnyExecutor&, decant::RunLimits) requires(missing != Op::run) { return {}; }
+};
+
+/// The members of a backend, each of which can be left out.
+enum class Member { none, allocate, weight, constant, view, pass, upload, copy, download, wait };
+
+template <Operation operation, Member missing = Member::none>
+struct BackendWithout {
+    struct Buffer {};
+    struct Ticket {};
+    using View = decant::host::View;
+    using Weight = decant::host::Weight;
+    using LinearTarget = decant::host::LinearTarget;
+    using Pass = PassWithout<operation>;
+    using M = Member;
+
+    decant::Result<Buffer> allocate(std::size_t) const requires(missing != M::allocate) { return Buffer{}; }
+    decant::Result<Weight> weight(const decant::Tensor&) const requires(missing != M::weight) { return Weight{}; }
+    decant::Result<Weight> constant(std::vector<float>) const requires(missing != M::constant) { return Weight{}; }
+    View view(Buffer&, std::size_t, std::uint32_t, decant::RowSet) const requires(missing != M::view) { return {}; }
+    Pass pass(std::size_t) const requires(missing != M::pass) { return {}; }
+    void upload(Pass&, const decant::PassInputs&, Buffer&, const decant::CacheShape&) const requires(missing != M::upload) {}
+    void copy(Buffer&, std::size_t, std::size_t, std::size_t) const requires(missing != M::copy) {}
+    Ticket download(View, std::size_t) const requires(missing != M::download) { return {}; }
+    decant::Result<std::span<const float>> wait(Ticket) const requires(missing != M::wait) { return std::span<const float>{}; }
+};
+
+template <Operation operation>
+inline constexpr bool without_operation = decant::Backend<BackendWithout<operation>>;
+template <Member member>
+inline constexpr bool without_member = decant::Backend<BackendWithout<Operation::none, member>>;
+
+// A type without any class of the library's is a backend as soon as nothing is missing, and none before.
+static_assert(without_operation<Operation::none> && without_member<Member::none>);
+static_assert(!without_operation<Operation::embed> && !without_operation<Operation::norm> &&
+              !without_operation<Operation::linear> && !without_operation<Operation::angles> &&
+              !without_operation<Operation::rope> && !without_operation<Operation::store> &&
+              !without_operation<Operation::attend> && !without_operation<Operation::gate> &&
+              !without_operation<Operation::gather> && !without_operation<Operation::reserve> &&
+              !without_operation<Operation::run>);
+static_assert(!without_member<Member::allocate> && !without_member<Member::weight> &&
+              !without_member<Member::constant> && !without_member<Member::view> && !without_member<Member::pass> &&
+              !without_member<Member::upload> && !without_member<Member::copy> && !without_member<Member::download> &&
+              !without_member<Member::wait>);
+
+}  // namespace
+
+TEST_CASE("concept: the library's backends meet it and a type that lacks an operation does not") {
+    SUCCEED("asserted at compile time");
+}

@@ -1,0 +1,289 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// Every operation of every backend against its formula in double precision.
+#include <decant/backend/host/ops.hpp>
+
+#include "backend/support.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using decant::DType;
+using decant::RowSet;
+using decant_test::Batch;
+using decant_test::Machine;
+using decant_test::Matrix;
+using decant_test::Random;
+using decant_test::Rig;
+using decant_test::Worst;
+
+namespace {
+
+/// A shape with some unused rows, and a batch of `rows` rows that read the table's rows 0, 1, ... in random order.
+struct RowsOnly {
+    decant::PassShape shape;
+    Batch batch;
+    RowsOnly(Random& random, std::size_t rows)
+        : shape{static_cast<std::uint32_t>(rows + random.between(0, 3)), 1,
+                static_cast<std::uint32_t>(rows + random.between(0, 3)), 1},
+          batch(shape) {
+        std::vector<std::size_t> order(rows);
+        for (std::size_t i = 0; i < rows; ++i) order[i] = i;
+        random.shuffle(order);
+        for (const std::size_t token : order) batch.add(token);
+    }
+    std::size_t token(std::size_t row) const { return static_cast<std::size_t>(batch.tokens[row]); }
+};
+
+std::size_t some_columns(Random& random) {
+    return random.pick<std::size_t>({1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, random.between(1, 700)});
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(1);
+    for (const DType dtype : decant_test::all_dtypes) {
+        const std::size_t columns =
+            decant_test::is_block_format(dtype) ? 256 * random.between(1, 3) : some_columns(random);
+        const std::size_t vocabulary = 11;
+        const Matrix table = decant_test::random_matrix(random, dtype, vocabulary, columns);
+        Batch batch({9, 1, 0, 1});
+        for (int row = 0; row < 7; ++row) batch.add(random.between(0, vocabulary - 1));
+
+        Rig<TestType> rig(batch.shape, static_cast<std::uint32_t>(columns));
+        const auto x = rig.view(columns);
+        rig.pass().record([&](auto& pass) { pass.embed(rig.weight(table), x); });
+        rig.run(batch);
+        std::vector<float> expected;
+        const std::vector<float> values = table.values();
+        for (std::size_t row = 0; row < batch.rows; ++row) {
+            const float* from = &values[static_cast<std::size_t>(batch.tokens[row]) * columns];
+            expected.insert(expected.end(), from, from + columns);
+        }
+        CAPTURE(decant::name(dtype), columns);
+        CHECK(decant_test::same_bits(rig.read(x), expected));
+        CHECK(rig.padding_untouched(x, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: norm", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(2);
+    for (int round = 0; round < 80; ++round) {
+        const std::size_t columns = some_columns(random);
+        const RowsOnly in(random, random.between(1, 6));
+        const float size = random.pick({1e-6f, 1.0f, 1000.0f});
+        std::vector<float> x = random.floats(in.batch.rows * columns, size);
+        if (round % 8 == 0) std::fill_n(x.begin(), columns, 0.0f);
+        const DType dtype = random.pick({DType::f32, DType::f16, DType::bf16});
+        const Matrix weight = decant_test::random_matrix(random, dtype, 1, columns);
+        const std::vector<float> w = weight.values();
+        const decant::NormSpec spec{random.pick({1e-5f, 1e-6f, 0.5f})};
+        const bool in_place = random.coin();
+
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
+        typename TestType::View y{};
+        rig.pass().record([&](auto& pass) {
+            const auto fed = rig.feed(x, columns);
+            y = in_place ? fed : rig.view(columns);
+            pass.norm(fed, rig.weight(weight), spec, y);
+        });
+        rig.run(in.batch);
+        const std::vector<float> got = rig.read(y);
+        Worst worst;
+        for (std::size_t row = 0; row < in.batch.rows; ++row) {
+            const float* from = &x[in.token(row) * columns];
+            double squares = 0.0;
+            for (std::size_t i = 0; i < columns; ++i) squares += double{from[i]} * from[i];
+            const double scale = 1.0 / std::sqrt(squares / static_cast<double>(columns) + double{spec.epsilon});
+            for (std::size_t i = 0; i < columns; ++i) {
+                const double expected = from[i] * scale * w[i];
+                worst.add(got[row * columns + i], expected, 3e-6 * std::abs(expected));
+            }
+        }
+        CAPTURE(columns, in_place, decant::name(dtype));
+        CHECK(worst.units() <= 1.0);
+        CHECK(rig.padding_untouched(y, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: angles", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(3);
+    for (const std::size_t half : {1u, 3u, 32u, 40u}) {
+        std::vector<float> frequencies(half);
+        for (std::size_t i = 0; i < half; ++i)
+            frequencies[i] = std::pow(10000.0f, -static_cast<float>(i) / static_cast<float>(half));
+        const decant::RopeSpec spec{decant::RopeLayout::halves, static_cast<std::uint32_t>(2 * half),
+                                    static_cast<std::uint32_t>(2 * half), random.pick({1.0f, 1.25f})};
+        Batch batch({9, 1, 0, 1});
+        for (const std::size_t position : {0u, 1u, 2u, 63u, 1000u, 131071u}) batch.add(0, position);
+
+        Rig<TestType> rig(batch.shape, static_cast<std::uint32_t>(2 * half));
+        const auto y = rig.view(2 * half);
+        rig.pass().record([&](auto& pass) { pass.angles(rig.constant(frequencies), spec, y); });
+        rig.run(batch);
+        const std::vector<float> got = rig.read(y);
+        Worst worst;
+        for (std::size_t row = 0; row < batch.rows; ++row) {
+            for (std::size_t i = 0; i < half; ++i) {
+                const double angle = static_cast<double>(batch.positions[row]) * frequencies[i];
+                const double allowed = spec.magnitude * (angle * 0x1p-24 + 1e-6);  // the angle itself is rounded
+                worst.add(got[row * 2 * half + i], spec.magnitude * std::cos(angle), allowed);
+                worst.add(got[row * 2 * half + half + i], spec.magnitude * std::sin(angle), allowed);
+            }
+        }
+        CAPTURE(half);
+        CHECK(worst.units() <= 1.0);
+        CHECK(rig.padding_untouched(y, 2 * half));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: rope turns pairs of both layouts and leaves the rest of a head", "",
+                   DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(4);
+    for (int round = 0; round < 40; ++round) {
+        const auto layout = random.pick({decant::RopeLayout::halves, decant::RopeLayout::interleaved});
+        const std::size_t head_dim = random.pick<std::size_t>({2, 3, 7, 64, 80, 81});
+        const std::size_t dim = 2 * random.between(1, head_dim / 2);
+        const std::size_t heads = random.between(1, 5);
+        const std::size_t columns = heads * head_dim;
+        const RowsOnly in(random, random.between(1, 5));
+        const std::vector<float> x = random.floats(in.batch.rows * columns);
+        const std::vector<float> angles = random.floats(in.batch.rows * dim);  // cos and sin: any numbers will do
+        const decant::RopeSpec spec{layout, static_cast<std::uint32_t>(head_dim), static_cast<std::uint32_t>(dim), 1.0f};
+
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
+        typename TestType::View y{};
+        rig.pass().record([&](auto& pass) {
+            y = rig.feed(x, columns);
+            pass.rope(y, rig.feed(angles, dim), spec);
+        });
+        rig.run(in.batch);
+        const std::vector<float> got = rig.read(y);
+        Worst worst;
+        for (std::size_t row = 0; row < in.batch.rows; ++row) {
+            const float* turn = &angles[in.token(row) * dim];
+            for (std::size_t head = 0; head < heads; ++head) {
+                const float* from = &x[in.token(row) * columns + head * head_dim];
+                const float* to = &got[row * columns + head * head_dim];
+                for (std::size_t i = 0; i < dim / 2; ++i) {
+                    const std::size_t first = layout == decant::RopeLayout::halves ? i : 2 * i;
+                    const std::size_t second = layout == decant::RopeLayout::halves ? i + dim / 2 : 2 * i + 1;
+                    const double a = from[first], b = from[second], cosine = turn[i], sine = turn[dim / 2 + i];
+                    worst.add(to[first], a * cosine - b * sine, 4e-7);
+                    worst.add(to[second], b * cosine + a * sine, 4e-7);
+                }
+                for (std::size_t i = dim; i < head_dim; ++i) worst.add(to[i], from[i], 0.0);
+            }
+        }
+        CAPTURE(head_dim, dim, heads);
+        CHECK(worst.units() <= 1.0);
+        CHECK(rig.padding_untouched(y, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(5);
+    for (int round = 0; round < 40; ++round) {
+        const std::size_t columns = some_columns(random);
+        const RowsOnly in(random, random.between(1, 5));
+        const float size = random.pick({1e-3f, 4.0f, 30.0f, 200.0f});
+        std::vector<float> gate = random.floats(in.batch.rows * columns, size);
+        gate[0] = 0.0f;
+        const std::vector<float> up = random.floats(gate.size(), 3.0f);
+        const bool in_place = random.coin();
+
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
+        typename TestType::View y{};
+        rig.pass().record([&](auto& pass) {
+            const auto g = rig.feed(gate, columns);
+            const auto u = rig.feed(up, columns);
+            y = in_place ? g : rig.view(columns);
+            pass.gate(g, u, decant::Activation::silu, y);
+        });
+        rig.run(in.batch);
+        const std::vector<float> got = rig.read(y);
+        Worst worst;
+        for (std::size_t row = 0; row < in.batch.rows; ++row) {
+            for (std::size_t i = 0; i < columns; ++i) {
+                const double g = gate[in.token(row) * columns + i];
+                const double expected = g / (1.0 + std::exp(-g)) * up[in.token(row) * columns + i];
+                // exp overflows in F32 from 88 on, where the result is almost nothing.
+                worst.add(got[row * columns + i], expected, 1e-6 * std::abs(expected) + 1e-35);
+            }
+        }
+        CAPTURE(columns, size);
+        CHECK(worst.units() <= 1.0);
+        CHECK(rig.padding_untouched(y, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: gather takes the wanted rows, in their order", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(6);
+    for (int round = 0; round < 20; ++round) {
+        const std::size_t columns = some_columns(random);
+        RowsOnly in(random, random.between(1, 9));
+        std::vector<std::size_t> wanted;
+        for (std::size_t row = 0; row < in.batch.rows; ++row)
+            if (random.coin()) wanted.push_back(row);
+        random.shuffle(wanted);
+        for (const std::size_t row : wanted) in.batch.want(row);
+        const std::vector<float> x = random.floats(in.batch.rows * columns);
+
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
+        const auto y = rig.view(columns, RowSet::wanted);
+        rig.pass().record([&](auto& pass) { pass.gather(rig.feed(x, columns), y); });
+        rig.run(in.batch);
+        std::vector<float> expected;
+        for (const std::size_t row : wanted) {
+            const float* from = &x[in.token(row) * columns];
+            expected.insert(expected.end(), from, from + columns);
+        }
+        CHECK(decant_test::same_bits(rig.read(y, RowSet::wanted), expected));
+        CHECK(rig.padding_untouched(y, columns, RowSet::wanted));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: a weight of an unknown type is refused", "", DECANT_TEST_BACKENDS) {
+    decant::Tensor tensor;
+    tensor.name = "blk.0.\x1b[31m%n";
+    tensor.type_name = "IQ2_XXS";
+    tensor.shape = {{4, 256}, 2};
+    const auto weight = TestType{}.weight(tensor);
+    REQUIRE(!weight);
+    CHECK(weight.error().code == decant::ErrorCode::unsupported);
+    CHECK(weight.error().what.find("IQ2_XXS") != std::string::npos);
+    CHECK(weight.error().where == "tensor \"blk.0.\\x1b[31m%n\"");
+}
+
+TEMPLATE_TEST_CASE("operations: copy moves bytes inside a buffer", "", DECANT_TEST_BACKENDS) {
+    // One token per block; V of a sequence of length 1 is what attention returns.
+    if (!Machine<TestType>::runs()) return;
+    const TestType backend;
+    decant_test::TestCache<TestType> cache(backend, {{{1, 4}}, 1, DType::f32}, 3);
+    const std::vector<float> values{1, 2, 3, 4};
+    const decant::PassShape shape{1, 1, 0, 1};
+    Batch batch(shape);
+    batch.add(0, 0, 0, 2);
+    batch.table(0, {0});
+    Rig<TestType> store(shape, 4);
+    store.pass().record([&](auto& pass) {
+        const auto x = store.feed(values, 4);
+        pass.store(x, x, 0);
+    });
+    store.run(batch, cache);
+    backend.copy(cache.buffer, 2 * cache.shape.block_bytes(), 0, cache.shape.block_bytes());
+    Rig<TestType> attend(shape, 4);
+    const auto y = attend.view(4);
+    attend.pass().record([&](auto& pass) { pass.attend(attend.feed(values, 4), 0, {1, 1, 4, 1.0f}, y); });
+    attend.run(batch, cache);
+    CHECK(attend.read(y) == values);
+}
