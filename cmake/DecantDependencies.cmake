@@ -9,6 +9,13 @@
 
 include_guard(GLOBAL)
 
+if(POLICY CMP0135)
+    cmake_policy(SET CMP0135 NEW)
+endif()
+if(POLICY CMP0169)
+    cmake_policy(SET CMP0169 OLD)  # headers are wanted, not their projects: populate only
+endif()
+
 set(decant_eigen_package Eigen3)
 set(decant_eigen_version 3.4.0)
 set(decant_eigen_targets Eigen3::Eigen)
@@ -75,12 +82,6 @@ macro(decant_declare name)
         message(STATUS "Decant: ${name} is not installed, fetching ${decant_${name}_url}")
     endif()
     FetchContent_Declare(${name} URL ${decant_${name}_url} URL_HASH SHA256=${decant_${name}_sha256})
-    if(POLICY CMP0135)
-        cmake_policy(SET CMP0135 NEW)
-    endif()
-    if(POLICY CMP0169)
-        cmake_policy(SET CMP0169 OLD)  # headers are wanted, not the project: populate only
-    endif()
 endmacro()
 
 # Include folder of fetched sources in `result`.

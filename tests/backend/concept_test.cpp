@@ -32,7 +32,9 @@ struct PassWithout {
     void attend(View, std::uint32_t, const decant::AttentionSpec&, View) requires(missing != Op::attend) {}
     void gate(View, View, decant::Activation, View) requires(missing != Op::gate) {}
     void gather(View, View) requires(missing != Op::gather) {}
-    decant::Result<void> reserve(const decant::PassShape&, std::uint32_t) requires(missing != Op::reserve) { return {}; }
+    decant::Result<void> reserve(const decant::PassShape&, std::uint32_t) requires(missing != Op::reserve) {
+        return {};
+    }
     decant::RunState run(const decant::AnyExecutor&, decant::RunLimits) requires(missing != Op::run) { return {}; }
 };
 
@@ -54,10 +56,13 @@ struct BackendWithout {
     decant::Result<Weight> constant(std::vector<float>) const requires(missing != M::constant) { return Weight{}; }
     View view(Buffer&, std::size_t, std::uint32_t, decant::RowSet) const requires(missing != M::view) { return {}; }
     Pass pass(std::size_t) const requires(missing != M::pass) { return {}; }
-    void upload(Pass&, const decant::PassInputs&, Buffer&, const decant::CacheShape&) const requires(missing != M::upload) {}
+    void upload(Pass&, const decant::PassInputs&, Buffer&, const decant::CacheShape&) const
+        requires(missing != M::upload) {}
     void copy(Buffer&, std::size_t, std::size_t, std::size_t) const requires(missing != M::copy) {}
     Ticket download(View, std::size_t) const requires(missing != M::download) { return {}; }
-    decant::Result<std::span<const float>> wait(Ticket) const requires(missing != M::wait) { return std::span<const float>{}; }
+    decant::Result<std::span<const float>> wait(Ticket) const requires(missing != M::wait) {
+        return std::span<const float>{};
+    }
 };
 
 template <Operation operation>

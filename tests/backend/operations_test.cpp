@@ -156,7 +156,8 @@ TEMPLATE_TEST_CASE("operations: rope turns pairs of both layouts and leaves the 
         const RowsOnly in(random, random.between(1, 5));
         const std::vector<float> x = random.floats(in.batch.rows * columns);
         const std::vector<float> angles = random.floats(in.batch.rows * dim);  // cos and sin: any numbers will do
-        const decant::RopeSpec spec{layout, static_cast<std::uint32_t>(head_dim), static_cast<std::uint32_t>(dim), 1.0f};
+        const decant::RopeSpec spec{layout, static_cast<std::uint32_t>(head_dim), static_cast<std::uint32_t>(dim),
+                                    1.0f};
 
         Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
         typename TestType::View y{};

@@ -2,9 +2,9 @@
 #pragma once
 
 /// \file
-/// What the suites that are typed over backends share: the list of backends, matrices of every dtype, the inputs of a pass,
-/// and a `Rig` that runs a few operations. Numbers enter a pass as rows of an embedding table and leave it by `download`, so
-/// that the suites hold for backends whose memory the host cannot reach.
+/// What the suites that are typed over backends share: the list of backends, matrices of every dtype, the inputs of a
+/// pass, and a `Rig` that runs a few operations. Numbers enter a pass as rows of an embedding table and leave it by
+/// `download`, so that the suites hold for backends whose memory the host cannot reach.
 
 #include "support/catch.hpp"
 
@@ -53,7 +53,7 @@ struct Machine<decant::HostBackend<decant::simd::Kernels<Set>>> {
 };
 
 class Random {
-   public:
+ public:
     explicit Random(std::uint32_t seed) : engine_(seed) {}
     std::uint32_t bits() { return static_cast<std::uint32_t>(engine_()); }
     /// In [low, high].
@@ -75,13 +75,13 @@ class Random {
     }
     std::mt19937& engine() { return engine_; }
 
-   private:
+ private:
     std::mt19937 engine_;
 };
 
-inline constexpr decant::DType all_dtypes[] = {
-    decant::DType::f32,  decant::DType::f16,  decant::DType::bf16, decant::DType::q4_0, decant::DType::q4_1,
-    decant::DType::q5_0, decant::DType::q8_0, decant::DType::q4_k, decant::DType::q6_k};
+inline constexpr decant::DType all_dtypes[] = {decant::DType::f32,  decant::DType::f16,  decant::DType::bf16,
+                                               decant::DType::q4_0, decant::DType::q4_1, decant::DType::q5_0,
+                                               decant::DType::q8_0, decant::DType::q4_k, decant::DType::q6_k};
 
 inline bool is_block_format(decant::DType dtype) { return decant::traits(dtype).block_elements > 1; }
 
@@ -194,7 +194,7 @@ struct TestCache {
 /// One pass of a backend with its workspace and weights.
 template <class B>
 class Rig {
-   public:
+ public:
     using View = typename B::View;
     using Weight = typename B::Weight;
     using Target = typename B::LinearTarget;
@@ -265,7 +265,7 @@ class Rig {
         return true;
     }
 
-   private:
+ private:
     static constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
 
     std::size_t capacity(decant::RowSet rows) const {
@@ -285,7 +285,7 @@ class Rig {
 
 /// The largest error in units of what is allowed; infinite as soon as a value is NaN that should not be.
 class Worst {
-   public:
+ public:
     void add(double got, double expected, double allowed) {
         const double error = std::abs(got - expected);
         if (error == 0.0) return;
@@ -294,7 +294,7 @@ class Worst {
     }
     double units() const { return units_; }
 
-   private:
+ private:
     double units_ = 0.0;
 };
 

@@ -66,7 +66,9 @@ ErrorCode refused(const Weights& weights, std::initializer_list<std::string_view
     const auto model = Model<Simd>::bind(weights);
     REQUIRE_FALSE(model);
     CHECK(model.error().code == spec.error().code);
-    CHECK(decant_test::contains(model.error().message(), weights.name()));
+    const std::string message = model.error().message();
+    CHECK(message.starts_with(weights.name()));
+    CHECK(message.rfind(weights.name() + ",") == 0);  // once is enough
     return spec.error().code;
 }
 
@@ -223,11 +225,6 @@ TEST_CASE("numbers that cannot be are refused with the key", "[model]") {
     CHECK(refused(yarn("llama.rope.freq_base", 1.0), {"llama.rope.freq_base", "1"}) == ErrorCode::bad_format);
 }
 
-TEST_CASE("counts that contradict each other are refused", "[model]") {
-    CHECK(refused(with("llama.attention.head_count", std::uint32_t{3}), {"head_count_kv", "1"}) ==
-          ErrorCode::bad_format);
-}
-
 TEST_CASE("counts that do not divide are refused", "[model]") {
     CHECK(refused(with("llama.attention.head_count_kv", std::uint32_t{3}), {"head_count_kv", "value 3", "2"}) ==
           ErrorCode::bad_format);
@@ -272,7 +269,9 @@ TEST_CASE("the handed cases of bad hyper-parameters", "[model]") {
             INFO(model.error().message() << " should hold: " << part);
             CHECK(decant_test::contains(model.error().message(), part));
         }
-        CHECK(decant_test::contains(model.error().message(), c.name));
+        const std::string message = model.error().message();
+        CHECK(decant_test::contains(message, c.name));
+        CHECK(message.find(c.name) == message.rfind(c.name));  // once is enough
     };
     refused_case({"MF-18-head0.gguf", {"llama.attention.head_count", "0"}});
     refused_case({"MF-18-blockcount-str.gguf", {"llama.block_count", "string"}});

@@ -177,22 +177,29 @@ struct TinyFile {
         return taken(decant::Weights::from_memory(*owner, owner));
     }
 
-    /// Puts a moderate number where the block keeps its floats.
+    /// Sets the floats of a block, so that no weight is far beyond 0.25.
     static void tame(decant::DType dtype, std::byte* block, float value) {
-        const auto half = [&](std::size_t offset) {
-            const std::uint16_t bits = decant::float_to_half(value);
+        const auto half = [&](std::size_t offset, float divisor) {
+            const std::uint16_t bits = decant::float_to_half(value / divisor);
             std::memcpy(block + offset, &bits, sizeof bits);
         };
         switch (dtype) {
             case decant::DType::f32: std::memcpy(block, &value, sizeof value); break;
             case decant::DType::bf16: std::memcpy(block, reinterpret_cast<const std::byte*>(&value) + 2, 2); break;
+            case decant::DType::f16: half(0, 1.0f); break;
+            case decant::DType::q4_0: half(0, 8.0f); break;
             case decant::DType::q4_1:
-            case decant::DType::q4_k:
-                half(0);
-                half(2);
+                half(0, 8.0f);
+                half(2, -1.0f);
                 break;
-            case decant::DType::q6_k: half(208); break;
-            default: half(0); break;
+            case decant::DType::q5_0: half(0, 16.0f); break;
+            case decant::DType::q8_0: half(0, 128.0f); break;
+            case decant::DType::q4_k:
+                half(0, 8.0f * 64.0f);
+                half(2, 64.0f);
+                break;
+            case decant::DType::q6_k: half(208, 32.0f * 128.0f); break;
+            case decant::DType::other: break;
         }
     }
 };

@@ -30,7 +30,10 @@ class Model {
     /// tensor).
     [[nodiscard]] static Result<Model> bind(const Weights& weights, B backend = {}) {
         auto state = bind_state(weights, std::move(backend));
-        if (!state) return std::move(state).error().in(weights.name());
+        if (!state) {
+            const bool named = state.error().where.starts_with(weights.name());  // by the file's own lookup
+            return named ? std::move(state).error() : std::move(state).error().in(weights.name());
+        }
         return Model(*std::move(state));
     }
 

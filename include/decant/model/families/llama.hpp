@@ -72,9 +72,9 @@ namespace decant::inline DECANT_ABI {
     const GgufKeys keys(weights, "llama");
     ModelSpec spec;
     spec.family = "llama";
+    DECANT_TRY(const std::uint32_t layers, keys.count("block_count"));
     DECANT_TRY(spec.width, keys.count("embedding_length"));
     DECANT_TRY(spec.context_length, keys.count("context_length", GgufKeys::largest));
-    DECANT_TRY(const std::uint32_t layers, keys.count("block_count"));
     DECANT_TRY(const std::uint32_t hidden, keys.count("feed_forward_length"));
     DECANT_TRY(const std::uint32_t heads, keys.count("attention.head_count"));
     DECANT_TRY(const std::uint32_t kv_heads, keys.count("attention.head_count_kv", heads));

@@ -1,0 +1,318 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// The same answer however it is asked, bit for bit: a small network of all operations and many dtypes is run token by
+// token, and then in passes of other sizes, mates, orders, threads, interruptions and caches.
+#include <decant/backend/concept.hpp>
+
+#include "backend/support.hpp"
+#include "core/executors.hpp"
+
+#include <decant/core/stop.hpp>
+#include <decant/core/thread_pool.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+using decant::AnyExecutor;
+using decant::DType;
+using decant::RowSet;
+using decant::RunState;
+using decant_test::Batch;
+using decant_test::Machine;
+using decant_test::Matrix;
+using decant_test::Random;
+using decant_test::Rig;
+using decant_test::TestCache;
+
+namespace {
+
+constexpr std::size_t width = 256, heads = 6, kv_heads = 2, head_dim = 16, hidden = 288, vocabulary = 37;
+constexpr std::size_t attention_width = heads * head_dim, kv_width = kv_heads * head_dim;
+constexpr std::uint32_t layers = 2;
+constexpr std::size_t most_rows = 9, most_sequences = 3;
+
+/// Weights of the network.
+struct Network {
+    struct Layer {
+        Matrix norm, q, k, v, q_bias, v_bias, o, mlp_norm, gate, up, down;
+    };
+    Matrix table;
+    std::vector<Layer> layer;
+    Matrix norm, head;
+
+    /// \param blocks whether products have weights in block formats, else all are floats.
+    Network(Random& random, bool blocks)
+        : table(decant_test::random_matrix(random, DType::q8_0, vocabulary, width)),
+          norm(decant_test::random_matrix(random, DType::f32, 1, width)),
+          head(decant_test::random_matrix(random, blocks ? DType::q6_k : DType::f16, vocabulary, width)) {
+        const auto make = [&](DType dtype, std::size_t rows, std::size_t columns) {
+            if (!blocks && decant_test::is_block_format(dtype)) dtype = DType::bf16;
+            return decant_test::random_matrix(random, dtype, rows, columns);
+        };
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            const bool odd = l % 2 != 0;
+            layer.push_back({make(DType::f32, 1, width), make(odd ? DType::q4_1 : DType::q4_k, attention_width, width),
+                             make(DType::f16, kv_width, width), make(odd ? DType::q6_k : DType::q5_0, kv_width, width),
+                             make(DType::f32, 1, attention_width), make(DType::f16, 1, kv_width),
+                             make(odd ? DType::q8_0 : DType::q4_0, width, attention_width), make(DType::bf16, 1, width),
+                             make(odd ? DType::q4_0 : DType::q4_k, hidden, width),
+                             make(odd ? DType::bf16 : DType::q4_1, hidden, width),
+                             make(odd ? DType::q5_0 : DType::f32, width, hidden)});
+        }
+    }
+};
+
+/// Which answers are compared: the logits of every token of every sequence.
+struct Texts {
+    std::vector<std::vector<std::size_t>> tokens;
+    std::vector<std::vector<std::vector<float>>> logits;  // [sequence][position]
+};
+
+/// The network on a backend with a cache of some shape, its blocks in random order.
+template <class B>
+class Runner {
+ public:
+    Runner(Random& random, const Network& network, const Texts& texts, std::uint32_t block_tokens, DType dtype,
+           std::size_t participants = 4)
+        : table_((100 + block_tokens - 1) / block_tokens),
+          rig_({most_rows + 2, most_sequences, most_rows, static_cast<std::uint32_t>(table_)}, hidden, participants),
+          cache_(B{}, {{layers, decant::CacheLayer{kv_heads, head_dim}}, block_tokens, dtype},
+                 table_ * texts.tokens.size()) {
+        std::vector<std::int32_t> order(table_ * texts.tokens.size());
+        for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+        random.shuffle(order);
+        for (std::size_t s = 0; s < texts.tokens.size(); ++s)
+            blocks_.emplace_back(order.begin() + static_cast<std::ptrdiff_t>(s * table_),
+                                 order.begin() + static_cast<std::ptrdiff_t>((s + 1) * table_));
+        rig_.pass().record([&](auto& pass) { record(pass, network); });
+    }
+
+    Batch batch() const {
+        Batch batch(rig_.shape());
+        for (std::size_t s = 0; s < blocks_.size(); ++s) batch.table(s, blocks_[s]);
+        return batch;
+    }
+    void add(Batch& batch, const Texts& texts, std::size_t sequence, std::size_t position) const {
+        const std::size_t block_tokens = cache_.shape.block_tokens;
+        const auto block = static_cast<std::size_t>(blocks_[sequence][position / block_tokens]);
+        batch.add(texts.tokens[sequence][position], position, sequence, block * block_tokens + position % block_tokens);
+    }
+    void upload(const Batch& batch) { rig_.upload(batch, cache_); }
+    auto& pass() { return rig_.pass(); }
+    std::vector<float> logits() { return rig_.read(logits_, RowSet::wanted); }
+
+ private:
+    template <class P>
+    void record(P& pass, const Network& network) {
+        const auto& w = [&](const Matrix& matrix) -> const auto& { return rig_.weight(matrix); };
+        const decant::RopeSpec rope{decant::RopeLayout::halves, head_dim, head_dim - 4, 1.0f};
+        const decant::AttentionSpec attention{heads, kv_heads, head_dim, 0.25f};
+        std::vector<float> frequencies(rope.dim / 2);
+        for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(0.3f, static_cast<float>(i));
+        const auto x = rig_.view(width), n = rig_.view(width), q = rig_.view(attention_width), k = rig_.view(kv_width),
+                   v = rig_.view(kv_width), a = rig_.view(attention_width), g = rig_.view(hidden),
+                   u = rig_.view(hidden), angles = rig_.view(rope.dim), last = rig_.view(width, RowSet::wanted);
+        logits_ = rig_.view(vocabulary, RowSet::wanted);
+        pass.embed(w(network.table), x);
+        pass.angles(rig_.constant(frequencies), rope, angles);
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            const Network::Layer& layer = network.layer[l];
+            pass.norm(x, w(layer.norm), {}, n);
+            pass.linear(n, {{&w(layer.q), &w(layer.q_bias), q, false},
+                            {&w(layer.k), nullptr, k, false},
+                            {&w(layer.v), &w(layer.v_bias), v, false}});
+            pass.rope(q, angles, rope);
+            pass.rope(k, angles, rope);
+            pass.store(k, v, l);
+            pass.attend(q, l, attention, a);
+            pass.linear(a, {{&w(layer.o), nullptr, x, true}});
+            pass.norm(x, w(layer.mlp_norm), {}, n);
+            pass.linear(n, {{&w(layer.gate), nullptr, g, false}, {&w(layer.up), nullptr, u, false}});
+            pass.gate(g, u, decant::Activation::silu, g);
+            pass.linear(g, {{&w(layer.down), nullptr, x, true}});
+        }
+        pass.gather(x, last);
+        pass.norm(last, w(network.norm), {}, last);
+        pass.linear(last, {{&w(network.head), nullptr, logits_, false}});
+    }
+
+    std::size_t table_;
+    Rig<B> rig_;
+    TestCache<B> cache_;
+    std::vector<std::vector<std::int32_t>> blocks_;
+    typename B::View logits_{};
+};
+
+Texts random_texts(Random& random) {
+    Texts texts;
+    for (const std::size_t length : {83u, 4u, 21u}) {
+        texts.tokens.emplace_back();
+        for (std::size_t p = 0; p < length; ++p) texts.tokens.back().push_back(random.between(0, vocabulary - 1));
+    }
+    return texts;
+}
+
+/// One token at a time, one sequence after the other, on one thread.
+template <class B>
+void answer_alone(Random& random, const Network& network, Texts& texts, DType dtype) {
+    Runner<B> runner(random, network, texts, 100, dtype, 1);
+    texts.logits.assign(texts.tokens.size(), {});
+    for (std::size_t s = 0; s < texts.tokens.size(); ++s) {
+        for (std::size_t p = 0; p < texts.tokens[s].size(); ++p) {
+            Batch batch = runner.batch();
+            runner.add(batch, texts, s, p);
+            batch.want(0);
+            runner.upload(batch);
+            REQUIRE(runner.pass().run(AnyExecutor{}) == RunState::finished);
+            texts.logits[s].push_back(runner.logits());
+        }
+    }
+}
+
+/// All tokens in random ragged passes, `run(pass)` running each; counts the wrong logits.
+template <class B, class Run>
+std::size_t wrong_answers(Random& random, Runner<B>& runner, const Texts& texts, Run run) {
+    std::vector<std::size_t> done(texts.tokens.size(), 0);
+    std::size_t left = 0, wrong = 0;
+    for (const auto& tokens : texts.tokens) left += tokens.size();
+    while (left > 0) {
+        struct Row {
+            std::size_t sequence, position;
+        };
+        std::vector<Row> rows;
+        const std::size_t count = (std::min)(left, random.between(1, most_rows));
+        while (rows.size() < count) {
+            const std::size_t s = random.between(0, texts.tokens.size() - 1);
+            if (done[s] < texts.tokens[s].size()) rows.push_back({s, done[s]++});
+        }
+        left -= count;
+        random.shuffle(rows);
+        std::vector<std::size_t> wanted;
+        for (std::size_t row = 0; row < count; ++row)
+            if (random.between(0, 3) != 0) wanted.push_back(row);
+        random.shuffle(wanted);
+        Batch batch = runner.batch();
+        for (const Row row : rows) runner.add(batch, texts, row.sequence, row.position);
+        for (const std::size_t row : wanted) batch.want(row);
+        runner.upload(batch);
+        run(runner.pass());
+        const std::vector<float> logits = runner.logits();
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            const Row row = rows[wanted[i]];
+            const auto from = logits.begin() + static_cast<std::ptrdiff_t>(i * vocabulary);
+            wrong += !decant_test::same_bits({from, from + vocabulary}, texts.logits[row.sequence][row.position]);
+        }
+    }
+    return wrong;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions and caches change no bit", "",
+                   DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(41);
+    const Network network(random, true);
+    Texts texts = random_texts(random);
+    for (const DType dtype : {DType::f32, DType::f16}) {
+        CAPTURE(decant::name(dtype));
+        answer_alone<TestType>(random, network, texts, dtype);
+        for (const auto& sequence : texts.logits)
+            for (const auto& logits : sequence)
+                for (const float logit : logits) REQUIRE(std::isfinite(logit));
+
+        const auto finish = [](const AnyExecutor& executor) {
+            return [&executor](auto& pass) { REQUIRE(pass.run(executor) == RunState::finished); };
+        };
+        for (const std::uint32_t block_tokens : {1u, 3u, 16u, 64u}) {
+            Runner<TestType> runner(random, network, texts, block_tokens, dtype);
+            CAPTURE(block_tokens);
+            CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor{})) == 0);
+        }
+        Runner<TestType> runner(random, network, texts, 16, dtype);
+        for (const std::size_t threads : {2u, 3u, 4u}) {
+            CAPTURE(threads);
+            CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant::ThreadPool(threads)))) == 0);
+        }
+        CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ReversedExecutor{}))) == 0);
+        CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ShuffledExecutor{}))) == 0);
+
+        decant::ThreadPool pool(3);
+        const AnyExecutor executor(pool);
+        for (const std::uint64_t tiles : {1u, 2u, 7u, 50u}) {
+            CAPTURE(tiles);
+            std::uint64_t runs = 0;
+            CHECK(wrong_answers(random, runner, texts, [&](auto& pass) {
+                      while (pass.run(executor, {nullptr, tiles}) == RunState::stopped) ++runs;
+                  }) == 0);
+            CHECK(runs > 0);
+        }
+
+        // Another thread asks to stop at any moment.
+        decant::StopFlag stop;
+        std::atomic<bool> over{false};
+        std::thread nuisance([&] {
+            while (!over) {
+                stop.request();
+                std::this_thread::sleep_for(std::chrono::microseconds(20));
+            }
+        });
+        std::uint64_t stops = 0;
+        const std::size_t wrong = wrong_answers(random, runner, texts, [&](auto& pass) {
+            while (pass.run(executor, {&stop}) == RunState::stopped) {
+                ++stops;
+                stop.clear();
+            }
+        });
+        over = true;
+        nuisance.join();
+        CHECK(wrong == 0);
+        CHECK(stops > 0);
+    }
+}
+
+TEST_CASE("invariance: the backend that picks a set equals the set that it picks") {
+    Random random(42);
+    const Network network(random, true);
+    Texts texts = random_texts(random);
+    answer_alone<decant::Simd>(random, network, texts, DType::f16);
+    const auto check = [&]<class B>(B) {
+        Runner<B> runner(random, network, texts, 16, DType::f16);
+        CHECK(wrong_answers(random, runner, texts,
+                            [](auto& pass) { REQUIRE(pass.run(AnyExecutor{}) == RunState::finished); }) == 0);
+    };
+    switch (decant::Simd{}.pass(1).kernels().isa()) {
+        case decant::Isa::portable: check(decant_test::PortableSimd{}); break;
+#if DECANT_X86
+        case decant::Isa::avx2: check(decant_test::Avx2Simd{}); break;
+        case decant::Isa::avx512_vnni: check(decant_test::Avx512Simd{}); break;
+#else
+        default: FAIL("no such set"); break;
+#endif
+    }
+}
+
+TEMPLATE_TEST_CASE("invariance: a whole network of float weights comes near the reference backend", "",
+                   DECANT_TEST_SIMD_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(43);
+    const Network network(random, false);
+    Texts texts = random_texts(random);
+    answer_alone<decant::Eigen>(random, network, texts, DType::f32);
+    const auto expected = texts.logits;
+    answer_alone<TestType>(random, network, texts, DType::f32);
+    double largest = 0.0, size = 0.0;
+    for (std::size_t s = 0; s < expected.size(); ++s) {
+        for (std::size_t p = 0; p < expected[s].size(); ++p) {
+            for (std::size_t i = 0; i < vocabulary; ++i) {
+                largest = (std::max)(largest, std::abs(double{texts.logits[s][p][i]} - expected[s][p][i]));
+                size = (std::max)(size, std::abs(double{expected[s][p][i]}));
+            }
+        }
+    }
+    CHECK(largest <= 1e-5 * size);
+}

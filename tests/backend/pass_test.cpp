@@ -1,0 +1,234 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// The order, the limits and the interruption of a pass, with kernels that only keep a journal.
+#include <decant/backend/host/pass.hpp>
+
+#include "backend/support.hpp"
+#include "core/executors.hpp"
+
+#include <decant/core/stop.hpp>
+#include <decant/core/thread_pool.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+using decant::AnyExecutor;
+using decant::RowSet;
+using decant::RunLimits;
+using decant::RunState;
+using decant::StopFlag;
+using decant_test::Batch;
+
+namespace {
+
+struct Journal {
+    std::mutex mutex;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> tiles;  // (step, tile) in the order they were finished
+    std::atomic<int> shared_scratch{0};                          // times a scratch was used by two at once
+    StopFlag* stop = nullptr;                                    // requested after every `stop_every` tiles
+    std::size_t stop_every = 0;
+};
+
+/// Steps are told apart by the columns of their output.
+struct JournalKernels {
+    Journal* journal;
+
+    static bool prepares(const decant::host::Weight& weight) { return decant::traits(weight.dtype).block_elements > 1; }
+    static std::size_t scratch_bytes(const decant::PassShape&, std::uint32_t) { return 1; }
+    static std::size_t prepared_bytes(const decant::PassShape&, std::uint32_t) { return 0; }
+    void use_prepared(std::byte*, const decant::PassShape&, std::uint32_t) {}
+
+    template <class Op>
+    void run(const Op& op, const decant::host::Frame&, std::uint32_t tile, std::byte* scratch) const {
+        if (*scratch != std::byte{0}) ++journal->shared_scratch;
+        *scratch = std::byte{1};
+        if constexpr (requires { op.y; }) {
+            const std::lock_guard lock(journal->mutex);
+            journal->tiles.emplace_back(op.y.columns, tile);
+            if (journal->stop_every != 0 && journal->tiles.size() % journal->stop_every == 0) journal->stop->request();
+        }
+        *scratch = std::byte{0};
+    }
+};
+
+using Pass = decant::host::Pass<JournalKernels>;
+constexpr decant::host::View rows{nullptr, 0, RowSet::tokens};
+
+/// Steps 0 to 4 of 7, 0, 21, 7 and 7 tiles.
+void record(Pass& pass) {
+    pass.record([](Pass& p) {
+        const auto to = [](std::uint32_t step, RowSet set) { return decant::host::View{nullptr, step, set}; };
+        p.gate(rows, rows, decant::Activation::silu, to(0, RowSet::tokens));
+        p.gather(rows, to(1, RowSet::wanted));
+        p.attend(rows, 0, {6, 3, 1, 1.0f}, to(2, RowSet::tokens));
+        p.gate(rows, rows, decant::Activation::silu, to(3, RowSet::tokens));
+        p.gate(rows, rows, decant::Activation::silu, to(4, RowSet::tokens));
+    });
+}
+constexpr std::uint32_t step_tiles[] = {7, 0, 21, 7, 7};
+constexpr std::size_t all_tiles = 42;
+
+Batch seven_rows() {
+    Batch batch({10, 1, 3, 1});
+    for (int row = 0; row < 7; ++row) batch.add(0);
+    return batch;
+}
+
+/// Steps in order, each complete before the next, every tile once.
+void check_journal(Journal& journal) {
+    CHECK(journal.shared_scratch == 0);
+    REQUIRE(journal.tiles.size() == all_tiles);
+    std::size_t at = 0;
+    for (std::uint32_t step = 0; step < std::size(step_tiles); ++step) {
+        std::vector<int> seen(step_tiles[step]);
+        for (std::uint32_t i = 0; i < step_tiles[step]; ++i, ++at) {
+            REQUIRE(journal.tiles[at].first == step);
+            ++seen[journal.tiles[at].second];
+        }
+        CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
+    }
+    journal.tiles.clear();
+}
+
+template <class F>
+void with_executors(F f) {
+    f(AnyExecutor{});
+    f(AnyExecutor(decant_test::ReversedExecutor{}));
+    f(AnyExecutor(decant_test::ShuffledExecutor{}));
+    for (const std::size_t threads : {2u, 3u, 4u}) f(AnyExecutor(decant::ThreadPool(threads)));
+}
+
+}  // namespace
+
+TEST_CASE("pass: every tile of every step runs once, steps in order") {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    for (const std::size_t participants : {1u, 3u, 8u}) {
+        Journal journal;
+        Pass pass({&journal}, participants);
+        REQUIRE(pass.reserve(batch.shape, 1));
+        record(pass);
+        record(pass);  // recorded once
+        with_executors([&](const AnyExecutor& executor) {
+            for (int round = 0; round < 50; ++round) {
+                pass.upload(batch.inputs(), nullptr, none);
+                CHECK(pass.run(executor) == RunState::finished);
+                check_journal(journal);
+            }
+            CHECK(pass.run(executor) == RunState::finished);  // nothing is left to do
+            CHECK(journal.tiles.empty());
+        });
+    }
+}
+
+TEST_CASE("pass: a limit of tiles is kept exactly") {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    Journal journal;
+    Pass pass({&journal}, 4);
+    REQUIRE(pass.reserve(batch.shape, 1));
+    record(pass);
+    with_executors([&](const AnyExecutor& executor) {
+        for (const std::size_t limit : {1u, 2u, 5u, 7u, 8u, 41u, 42u, 43u}) {
+            pass.upload(batch.inputs(), nullptr, none);
+            CHECK(pass.run(executor, {nullptr, 0}) == RunState::stopped);
+            CHECK(journal.tiles.empty());
+            std::size_t done = 0;
+            while (done < all_tiles) {
+                const RunState state = pass.run(executor, {nullptr, limit});
+                done = (std::min)(done + limit, all_tiles);
+                REQUIRE(journal.tiles.size() == done);
+                CHECK((state == RunState::finished) == (done == all_tiles));
+            }
+            check_journal(journal);
+        }
+    });
+}
+
+TEST_CASE("pass: stops between two tiles and goes on where it stood") {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    for (const std::size_t stop_every : {1u, 2u, 3u, 10u}) {
+        with_executors([&](const AnyExecutor& executor) {
+            StopFlag stop;
+            Journal journal;
+            journal.stop = &stop;
+            journal.stop_every = stop_every;
+            Pass pass({&journal}, 3);
+            REQUIRE(pass.reserve(batch.shape, 1));
+            record(pass);
+            pass.upload(batch.inputs(), nullptr, none);
+            std::size_t runs = 0;
+            for (RunState state = RunState::stopped; state == RunState::stopped; ++runs) {
+                const std::size_t before = journal.tiles.size();
+                REQUIRE(runs <= all_tiles);
+                state = pass.run(executor, {&stop, (std::numeric_limits<std::uint64_t>::max)()});
+                // Each participant may finish the tile that it had begun.
+                CHECK(journal.tiles.size() - before < stop_every + 3);
+                stop.clear();
+            }
+            CHECK(runs > 1);
+            check_journal(journal);
+        });
+    }
+}
+
+TEST_CASE("pass: a stop that was requested before does nothing at all") {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    StopFlag stop;
+    stop.request();
+    CHECK(stop.requested());
+    Journal journal;
+    Pass pass({&journal}, 2);
+    REQUIRE(pass.reserve(batch.shape, 1));
+    record(pass);
+    pass.upload(batch.inputs(), nullptr, none);
+    with_executors([&](const AnyExecutor& executor) {
+        CHECK(pass.run(executor, {&stop}) == RunState::stopped);
+        CHECK(journal.tiles.empty());
+    });
+    stop.clear();
+    CHECK(pass.run(AnyExecutor{}, {&stop}) == RunState::finished);
+    check_journal(journal);
+}
+
+TEST_CASE("pass: an upload starts over after a stop") {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    Journal journal;
+    Pass pass({&journal}, 2);
+    REQUIRE(pass.reserve(batch.shape, 1));
+    record(pass);
+    for (const std::uint64_t limit : {3u, 7u, 20u}) {
+        pass.upload(batch.inputs(), nullptr, none);
+        CHECK(pass.run(AnyExecutor{}, {nullptr, limit}) == RunState::stopped);
+        journal.tiles.clear();
+        pass.upload(batch.inputs(), nullptr, none);
+        CHECK(pass.run(AnyExecutor{}) == RunState::finished);
+        check_journal(journal);
+    }
+}
+
+TEST_CASE("pass: x is prepared once for all products that share it, and only if one needs it") {
+    Journal journal;
+    Pass pass({&journal}, 1);
+    REQUIRE(pass.reserve({1, 1, 1, 1}, 32));
+    const decant::host::Weight q4{decant::DType::q4_1, 8, 32, nullptr, 20, nullptr};
+    const decant::host::Weight f16{decant::DType::f16, 8, 32, nullptr, 64, nullptr};
+    pass.record([&](Pass& p) {
+        p.linear(rows, {{&f16, nullptr, rows, false}});
+        p.linear(rows, {{&f16, nullptr, rows, false}, {&q4, nullptr, rows, false}, {&q4, nullptr, rows, false}});
+    });
+    REQUIRE(pass.steps().size() == 3);
+    CHECK(std::holds_alternative<decant::host::Linear>(pass.steps()[0]));
+    CHECK(std::holds_alternative<decant::host::Prepare>(pass.steps()[1]));
+    CHECK(std::holds_alternative<decant::host::Linear>(pass.steps()[2]));
+    REQUIRE(pass.reserve({1, 1, 1, 1}, 32));
+    CHECK(pass.steps().empty());  // another shape is recorded anew
+}
