@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #if defined(__linux__)
 
@@ -64,55 +65,77 @@ struct Report {
     Memory file;              // while another process has touched it as well
 };
 
-/// Opens the model, computes one token, reports; and waits in between for its sibling to have done the same.
-Report run_model(int ready, int go) {
+/// Opens the model, computes one token and stays, so that `report.file` can be measured.
+struct Run {
     Report report;
-    const std::uint64_t before = measure().private_dirty;
-    const auto weights = decant::Weights::open(decant_test::smollm2());
-    if (!weights) return report;
-    auto model = decant::Model<decant::Simd>::bind(*weights);
-    if (!model) return report;
-    decant::Context context(*model);
-    const decant::KvCache cache(context);
-    auto sequence = cache.sequence();
-    const decant::Token token{504};
-    const auto logits = sequence ? context.prefill(*sequence, {&token, 1}) : decant::Result<decant::Logits>(sequence.error());
-    report.grown = measure().private_dirty - before;
-    char signal = '.';
-    report.worked = logits && write(ready, &signal, 1) == 1 && read(go, &signal, 1) == 1;
-    report.file = measure(decant_test::smollm2().filename().string());
-    return report;
-}
+    decant::Result<decant::Weights> weights{decant::Error{}};
 
-/// Runs `run_model` in two children at once.
+    Run() { report.worked = one_token(); }
+
+   private:
+    bool one_token() {
+        const std::uint64_t before = measure().private_dirty;
+        weights = decant::Weights::open(decant_test::smollm2());
+        if (!weights) return false;
+        const auto model = decant::Model<decant::Simd>::bind(*weights);
+        if (!model) return false;
+        decant::Context context(*model);
+        const decant::KvCache cache(context);
+        auto sequence = cache.sequence();
+        const decant::Token token{504};
+        const bool worked = sequence && context.prefill(*sequence, {&token, 1});
+        report.grown = measure().private_dirty - before;
+        return worked;
+    }
+};
+
+/// A pipe on which one side waits for the other.
+struct Pipe {
+    int ends[2] = {-1, -1};
+    Pipe() { REQUIRE(pipe(ends) == 0); }
+    void close_end(int end) { close(std::exchange(ends[end], -1)); }
+    ~Pipe() {
+        for (const int end : ends)
+            if (end >= 0) close(end);
+    }
+};
+
+/// Two children run the model, and measure the file's pages when both have done so. Closing a pipe's end is the signal.
 std::pair<Report, Report> run_two() {
-    int ready[2], go[2], result[2];
-    REQUIRE((pipe(ready) == 0 && pipe(go) == 0 && pipe(result) == 0));
+    Pipe reports;
+    Pipe measure_now;
+    Pipe end_now;
+    Pipe ready;
     pid_t children[2];
     for (pid_t& child : children) {
         child = fork();
         REQUIRE(child >= 0);
-        if (child == 0) {
-            const Report report = run_model(ready[1], go[0]);
-            const bool sent = write(result[1], &report, sizeof report) == static_cast<ssize_t>(sizeof report);
-            char signal = 0;  // the mapping stays until the other has measured it
-            _exit(sent && read(go[0], &signal, 1) == 1 ? 0 : 1);
-        }
+        if (child > 0) continue;
+        measure_now.close_end(1);
+        end_now.close_end(1);
+        Run run;
+        char signal = '.';
+        bool good = write(ready.ends[1], &signal, 1) == 1 && read(measure_now.ends[0], &signal, 1) == 0;
+        run.report.file = measure(decant_test::smollm2().filename().string());
+        good = good && write(reports.ends[1], &run.report, sizeof run.report) == static_cast<ssize_t>(sizeof run.report);
+        _exit(good && read(end_now.ends[0], &signal, 1) == 0 ? 0 : 1);
     }
-    // A child that fails sends its report without having been ready; its pipe ends close when it does.
-    close(ready[1]);
-    close(result[1]);
+    ready.close_end(1);
+    reports.close_end(1);
     char signal = 0;
-    std::pair<Report, Report> reports;
-    const bool both = read(ready[0], &signal, 1) == 1 && read(ready[0], &signal, 1) == 1;
-    static_cast<void>(write(go[1], "..", 2));
-    for (Report* report : {&reports.first, &reports.second})
-        if (read(result[0], report, sizeof *report) != static_cast<ssize_t>(sizeof *report)) report->worked = false;
-    static_cast<void>(write(go[1], "..", 2));
-    for (const pid_t child : children) waitpid(child, nullptr, 0);
-    for (const int end : {ready[0], go[0], go[1], result[0]}) close(end);
-    CHECK(both);
-    return reports;
+    bool good = read(ready.ends[0], &signal, 1) == 1 && read(ready.ends[0], &signal, 1) == 1;
+    measure_now.close_end(1);
+    std::pair<Report, Report> out;
+    for (Report* report : {&out.first, &out.second})
+        good = good && read(reports.ends[0], report, sizeof *report) == static_cast<ssize_t>(sizeof *report);
+    end_now.close_end(1);
+    for (const pid_t child : children) {
+        int status = 1;
+        waitpid(child, &status, 0);
+        good = good && status == 0;
+    }
+    REQUIRE(good);
+    return out;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,13 +46,14 @@ class HashIndex {
     /// `less` orders entries of equal hash; of entries that it holds equivalent, the one given first stays first.
     template <class Less>
     HashIndex(const std::vector<Entry>& entries, Less less) {
+        DECANT_ASSERT(entries.size() <= (std::numeric_limits<std::uint32_t>::max)());
         const std::size_t buckets = std::bit_ceil((std::max)(entries.size(), std::size_t{2}));
         shift_ = 64 - std::countr_zero(buckets);
         starts_.assign(buckets + 1, 0);
         for (const Entry& entry : entries) ++starts_[bucket(entry.hash) + 1];
         for (std::size_t b = 0; b < buckets; ++b) starts_[b + 1] += starts_[b];
         entries_.resize(entries.size());
-        std::vector<std::size_t> next(starts_.begin(), starts_.end() - 1);
+        std::vector<std::uint32_t> next(starts_.begin(), starts_.end() - 1);
         for (const Entry& entry : entries) entries_[next[bucket(entry.hash)]++] = entry;
         for (std::size_t b = 0; b < buckets; ++b) {
             if (starts_[b + 1] - starts_[b] < 2) continue;
@@ -80,7 +82,7 @@ class HashIndex {
     }
 
     int shift_ = 63;
-    std::vector<std::size_t> starts_;
+    std::vector<std::uint32_t> starts_;
     std::vector<Entry> entries_;
 };
 

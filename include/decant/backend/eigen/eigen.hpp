@@ -99,16 +99,7 @@ struct EigenKernels {
         }
     }
 
-    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, std::byte*) {
-        const auto* frequencies = reinterpret_cast<const float*>(op.frequencies->data);
-        const auto position = static_cast<float>(f.inputs.positions[t]);
-        const std::uint32_t half = op.y.columns / 2;
-        float* y = op.y.row(t);
-        for (std::uint32_t i = 0; i < half; ++i) {
-            y[i] = op.magnitude * std::cos(position * frequencies[i]);
-            y[half + i] = op.magnitude * std::sin(position * frequencies[i]);
-        }
-    }
+    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, std::byte*) { op.compute(f, t); }
 
     static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, std::byte*) {
         const std::uint32_t half = op.spec.dim / 2;
@@ -128,42 +119,31 @@ struct EigenKernels {
     }
 
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte*) {
-        const CacheShape& shape = *f.cache.shape;
-        const auto slot = static_cast<std::size_t>(f.inputs.slots[t]);
-        const std::size_t offset = shape.layer_offset(op.layer);
-        const std::size_t bytes = shape.row_bytes(op.layer);
-        write(op.k.row(t), op.k.columns, shape.dtype, f.cache.row(offset, bytes, slot, 0));
-        write(op.v.row(t), op.v.columns, shape.dtype, f.cache.row(offset, bytes, slot, 1));
+        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.slots[t]));
+        write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
+        write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte*) {
-        const CacheShape& shape = *f.cache.shape;
-        const std::size_t t = tile / op.spec.kv_heads;
-        const std::size_t kv_head = tile % op.spec.kv_heads;
-        const std::size_t group = op.spec.heads / op.spec.kv_heads;
+        const host::AttentionTile work(op, f, tile);
+        const DType dtype = f.cache.shape->dtype;
         const std::size_t dim = op.spec.head_dim;
-        const std::size_t offset = shape.layer_offset(op.layer);
-        const std::size_t bytes = shape.row_bytes(op.layer);
-        const std::size_t head_bytes = dim * traits(shape.dtype).block_bytes;
-        const auto sequence = static_cast<std::size_t>(f.inputs.sequences[t]);
-        const std::size_t length = static_cast<std::size_t>(f.inputs.positions[t]) + 1;
-        const auto entry = [&](std::size_t position, int value) {
-            return f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
-        };
         ::Eigen::ArrayXf cached(static_cast<::Eigen::Index>(dim));
-        for (std::size_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-            const float* q = op.q.row(t) + h * dim;
-            float* const y_data = op.y.row(t) + h * dim;
+        for (std::size_t h = work.first_head; h < work.first_head + work.heads; ++h) {
+            const float* q = op.q.row(work.row) + h * dim;
+            float* const y_data = op.y.row(work.row) + h * dim;
             Row y(y_data, static_cast<::Eigen::Index>(dim));
             y.setZero();
             float highest = -std::numeric_limits<float>::infinity();
             float total = 0.0f;
-            for (std::size_t first = 0; first < length; first += host::attention_tile) {
-                const std::size_t count = (std::min)(std::size_t{host::attention_tile}, length - first);
+            for (std::size_t first = 0; first < work.length; first += host::attention_tile) {
+                const std::size_t count = (std::min)(std::size_t{host::attention_tile}, work.length - first);
+                const std::byte* keys[host::attention_tile];
+                work.keys(first, count, keys);
                 float scores[host::attention_tile];
                 float peak = highest;
                 for (std::size_t j = 0; j < count; ++j) {
-                    dequantize_row(shape.dtype, entry(first + j, 0), dim, cached.data());
+                    dequantize_row(dtype, keys[j], dim, cached.data());
                     scores[j] = op.spec.scale * dot(q, cached.data(), dim);
                     peak = (std::max)(peak, scores[j]);
                 }
@@ -174,7 +154,7 @@ struct EigenKernels {
                 for (std::size_t j = 0; j < count; ++j) {
                     const float p = std::exp(scores[j] - peak);
                     total += p;
-                    dequantize_row(shape.dtype, entry(first + j, 1), dim, cached.data());
+                    dequantize_row(dtype, keys[j] + work.to_value, dim, cached.data());
                     for (std::size_t i = 0; i < dim; ++i) y_data[i] += p * cached[static_cast<::Eigen::Index>(i)];
                 }
             }

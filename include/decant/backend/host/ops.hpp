@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -58,14 +60,16 @@ struct Cache {
     std::byte* data = nullptr;
     const CacheShape* shape = nullptr;
 
-    /// Address of the K row (`value` = 0) or V row (1) of a slot.
-    [[nodiscard]] std::byte* row(std::size_t layer_offset, std::size_t row_bytes, std::size_t slot, int value) const {
-        const std::size_t block = slot / shape->block_tokens;
-        const std::size_t offset = slot % shape->block_tokens;
-        return data + block * block_bytes + layer_offset +
-               (static_cast<std::size_t>(value) * shape->block_tokens + offset) * row_bytes;
-    }
     std::size_t block_bytes = 0;
+
+    /// Address of the K row of a slot; its V row lies `to_value(layer)` bytes further.
+    [[nodiscard]] std::byte* key(std::uint32_t layer, std::size_t slot) const {
+        return data + slot / shape->block_tokens * block_bytes + shape->layer_offset(layer) +
+               slot % shape->block_tokens * shape->row_bytes(layer);
+    }
+    [[nodiscard]] std::size_t to_value(std::uint32_t layer) const {
+        return shape->block_tokens * shape->row_bytes(layer);
+    }
 };
 
 /// What a tile may read besides its operation.
@@ -76,12 +80,6 @@ struct Frame {
 
     [[nodiscard]] std::uint32_t rows(RowSet set) const noexcept {
         return set == RowSet::tokens ? inputs.rows : inputs.wanted_rows;
-    }
-    /// Slot of a position of a sequence, through its block table.
-    [[nodiscard]] std::size_t slot(std::size_t sequence, std::size_t position) const {
-        const std::size_t block = position / cache.shape->block_tokens;
-        return static_cast<std::size_t>(inputs.tables[sequence * shape.table + block]) * cache.shape->block_tokens +
-               position % cache.shape->block_tokens;
     }
 };
 
@@ -150,6 +148,19 @@ struct Angles {
     float magnitude = 1.0f;
     View y;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(y.rows); }
+
+    /// Row t, for every backend: the angle in F32, as the models were trained, and the system's cos and sin.
+    void compute(const Frame& f, std::uint32_t t) const {
+        const auto position = static_cast<float>(f.inputs.positions[t]);
+        const std::uint32_t half = y.columns / 2;
+        float* out = y.row(t);
+        for (std::uint32_t i = 0; i < half; ++i) {
+            float frequency;
+            std::memcpy(&frequency, frequencies->data + i * sizeof frequency, sizeof frequency);
+            out[i] = magnitude * std::cos(position * frequency);
+            out[half + i] = magnitude * std::sin(position * frequency);
+        }
+    }
 };
 
 /// Turns pairs (a, b) of every head of x by the row's angles: a' = a cos - b sin, b' = b cos + a sin.
@@ -176,6 +187,45 @@ struct Attend {
     AttentionSpec spec;
     View y;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(q.rows) * spec.kv_heads; }
+};
+
+/// What one tile of an `Attend` works on: the query heads of one row that share a key head.
+struct AttentionTile {
+    AttentionTile(const Attend& op, const Frame& f, std::uint32_t tile)
+        : row(tile / op.spec.kv_heads),
+          heads(op.spec.heads / op.spec.kv_heads),
+          first_head(tile % op.spec.kv_heads * heads),
+          length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
+          to_value(f.cache.to_value(op.layer)),
+          cache_(&f.cache),
+          table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
+          offset_(f.cache.shape->layer_offset(op.layer) +
+                  tile % op.spec.kv_heads * op.spec.head_dim * traits(f.cache.shape->dtype).block_bytes),
+          row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
+
+    /// Addresses of the keys of positions [first, first + count), through the block table.
+    void keys(std::size_t first, std::size_t count, const std::byte* (&out)[attention_tile]) const {
+        const std::size_t block_tokens = cache_->shape->block_tokens;
+        std::size_t block = first / block_tokens;
+        std::size_t within = first % block_tokens;
+        for (std::size_t j = 0; j < count; ++block, within = 0) {
+            const auto physical = static_cast<std::size_t>(table_[block]);
+            const std::byte* from = cache_->data + physical * cache_->block_bytes + offset_ + within * row_bytes_;
+            for (; within < block_tokens && j < count; ++within, ++j, from += row_bytes_) out[j] = from;
+        }
+    }
+
+    std::size_t row;
+    std::size_t heads;
+    std::size_t first_head;
+    std::size_t length;    ///< positions that the row sees, itself included
+    std::size_t to_value;  ///< bytes from the address of a key to that of its value
+
+ private:
+    const Cache* cache_;
+    const std::int32_t* table_;
+    std::size_t offset_;
+    std::size_t row_bytes_;
 };
 
 /// y[t, i] = f(gate[t, i]) * up[t, i]

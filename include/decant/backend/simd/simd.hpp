@@ -109,14 +109,7 @@ struct Operations {
     }
 
     static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
-        const auto* frequencies = reinterpret_cast<const float*>(op.frequencies->data);
-        const auto position = static_cast<float>(f.inputs.positions[t]);
-        const std::uint32_t half = op.y.columns / 2;
-        float* y = op.y.row(t);
-        for (std::uint32_t i = 0; i < half; ++i) {
-            y[i] = op.magnitude * std::cos(position * frequencies[i]);
-            y[half + i] = op.magnitude * std::sin(position * frequencies[i]);
-        }
+        op.compute(f, t);
     }
 
     static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
@@ -138,54 +131,37 @@ struct Operations {
     }
 
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
-        const CacheShape& shape = *f.cache.shape;
-        const auto slot = static_cast<std::size_t>(f.inputs.slots[t]);
-        const std::size_t offset = shape.layer_offset(op.layer);
-        const std::size_t bytes = shape.row_bytes(op.layer);
-        for (int value = 0; value < 2; ++value) {
-            const host::View& view = value == 0 ? op.k : op.v;
-            std::byte* to = f.cache.row(offset, bytes, slot, value);
-            if (shape.dtype == DType::f16) {
-                Set::to_half(view.row(t), to, view.columns);
-            } else {
-                std::memcpy(to, view.row(t), view.columns * sizeof(float));
-            }
-        }
+        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.slots[t]));
+        write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
+        write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
         constexpr std::size_t most = 8;  // query heads that share a key head, at a time
         constexpr std::size_t span = host::attention_tile;
-        const CacheShape& shape = *f.cache.shape;
-        const std::size_t t = tile / op.spec.kv_heads;
-        const std::size_t kv_head = tile % op.spec.kv_heads;
-        const std::size_t group = op.spec.heads / op.spec.kv_heads;
+        const host::AttentionTile work(op, f, tile);
+        const bool plain = f.cache.shape->dtype == DType::f32;
         const std::size_t dim = op.spec.head_dim;
-        const std::size_t offset = shape.layer_offset(op.layer);
-        const std::size_t bytes = shape.row_bytes(op.layer);
-        const std::size_t head_bytes = dim * traits(shape.dtype).block_bytes;
-        const auto sequence = static_cast<std::size_t>(f.inputs.sequences[t]);
-        const std::size_t length = static_cast<std::size_t>(f.inputs.positions[t]) + 1;
-        const auto entry = [&](std::size_t position, int value) -> const float* {
-            const std::byte* from =
-                f.cache.row(offset, bytes, f.slot(sequence, position), value) + kv_head * head_bytes;
-            if (shape.dtype == DType::f32) return reinterpret_cast<const float*>(from);
+        const auto entry = [&](const std::byte* from) -> const float* {
+            if (plain) return reinterpret_cast<const float*>(from);
             Set::from_half(from, scratch.row(), dim);
             return scratch.row();
         };
-        for (std::size_t h = 0; h < group; h += most) {
-            const std::size_t heads = (std::min)(most, group - h);
-            const float* q = op.q.row(t) + (kv_head * group + h) * dim;
-            float* y = op.y.row(t) + (kv_head * group + h) * dim;
+        for (std::size_t h = 0; h < work.heads; h += most) {
+            const std::size_t heads = (std::min)(most, work.heads - h);
+            const float* q = op.q.row(work.row) + (work.first_head + h) * dim;
+            float* y = op.y.row(work.row) + (work.first_head + h) * dim;
             std::fill_n(y, heads * dim, 0.0f);
             float highest[most];
             float total[most] = {};
             float scores[most][span];
             std::fill_n(highest, most, -std::numeric_limits<float>::infinity());
-            for (std::size_t first = 0; first < length; first += span) {
-                const std::size_t count = (std::min)(span, length - first);
+            for (std::size_t first = 0; first < work.length; first += span) {
+                const std::size_t count = (std::min)(span, work.length - first);
+                const std::byte* keys[span];
+                work.keys(first, count, keys);
                 for (std::size_t j = 0; j < count; ++j) {
-                    const float* k = entry(first + j, 0);
+                    const float* k = entry(keys[j]);
                     for (std::size_t i = 0; i < heads; ++i)
                         scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
                 }
@@ -200,7 +176,7 @@ struct Operations {
                     scale(y + i * dim, keep, y + i * dim, dim);
                 }
                 for (std::size_t j = 0; j < count; ++j) {
-                    const float* v = entry(first + j, 1);
+                    const float* v = entry(keys[j] + work.to_value);
                     for (std::size_t i = 0; i < heads; ++i) Set::axpy(scores[i][j], v, y + i * dim, dim);
                 }
             }
@@ -214,6 +190,15 @@ struct Operations {
 
     static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, Activations) {
         std::copy_n(op.x.row(static_cast<std::size_t>(f.inputs.wanted[i])), op.x.columns, op.y.row(i));
+    }
+
+ private:
+    static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {
+        if (dtype == DType::f16) {
+            Set::to_half(from, to, n);
+        } else {
+            std::memcpy(to, from, n * sizeof(float));
+        }
     }
 };
 
