@@ -152,14 +152,14 @@ struct Batch {
     decant::PassShape shape;
     std::uint32_t rows = 0;
     std::uint32_t wanted_rows = 0;
-    std::vector<std::int32_t> tokens, positions, sequences, slots, tables, wanted;
+    std::vector<std::int32_t> tokens, positions, sequences, cache_slots, tables, wanted;
 
     explicit Batch(const decant::PassShape& capacities)
         : shape(capacities),
           tokens(shape.rows, -1),
           positions(shape.rows, -1),
           sequences(shape.rows, -1),
-          slots(shape.rows, -1),
+          cache_slots(shape.rows, -1),
           tables(std::size_t{shape.sequences} * shape.table, -1),
           wanted(shape.wanted, -1) {}
 
@@ -167,14 +167,14 @@ struct Batch {
         tokens[rows] = static_cast<std::int32_t>(token);
         positions[rows] = static_cast<std::int32_t>(position);
         sequences[rows] = static_cast<std::int32_t>(sequence);
-        slots[rows++] = static_cast<std::int32_t>(slot);
+        cache_slots[rows++] = static_cast<std::int32_t>(slot);
     }
     void want(std::size_t row) { wanted[wanted_rows++] = static_cast<std::int32_t>(row); }
     void table(std::size_t sequence, const std::vector<std::int32_t>& blocks) {
         std::copy(blocks.begin(), blocks.end(), tables.begin() + static_cast<std::ptrdiff_t>(sequence * shape.table));
     }
     decant::PassInputs inputs() const {
-        return {rows, wanted_rows, tokens, positions, sequences, slots, tables, wanted};
+        return {rows, wanted_rows, tokens, positions, sequences, cache_slots, tables, wanted};
     }
 };
 

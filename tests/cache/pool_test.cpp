@@ -69,7 +69,11 @@ TEST_CASE("a cache's layout in bytes", "[cache]") {
 
 TEST_CASE("a pool has whole blocks for the tokens asked for", "[cache]") {
     for (const auto& [tokens, block, blocks] : {std::tuple<std::size_t, std::uint32_t, std::size_t>{1, 16, 1},
-                                                {16, 16, 1}, {17, 16, 2}, {4096, 1, 4096}, {100, 3, 34}, {5, 64, 1}}) {
+                                                {16, 16, 1},
+                                                {17, 16, 2},
+                                                {4096, 1, 4096},
+                                                {100, 3, 34},
+                                                {5, 64, 1}}) {
         const auto pool = Pool::create({}, shape(block), tokens).value();
         CHECK(pool.blocks() == blocks);
         CHECK(pool.free_blocks() == blocks);
@@ -86,8 +90,7 @@ TEST_CASE("impossible pools are refused", "[cache]") {
     CHECK(refused(shape(16), most, "2147483647 tokens") == ErrorCode::invalid_argument);
     CHECK(refused(shape(1), (std::numeric_limits<std::size_t>::max)(), "18446744073709551615 tokens") ==
           ErrorCode::invalid_argument);
-    CHECK(refused(shape((std::numeric_limits<std::uint32_t>::max)()), 1, "4294967295") ==
-          ErrorCode::invalid_argument);
+    CHECK(refused(shape((std::numeric_limits<std::uint32_t>::max)()), 1, "4294967295") == ErrorCode::invalid_argument);
 }
 
 TEST_CASE("memory that is not there is an error", "[cache]") {

@@ -56,8 +56,7 @@ constexpr ContextOptions wide{.rows = 128, .sequences = 8, .logits = 128};
 /// A model that every path of the kernels has a part in: 8-bit products (Q4_1) and float ones (the tiny file).
 template <class B>
 std::vector<Model<B>> models() {
-    return {decant_test::bind<B>(decant_test::tiny("llama3")),
-            decant_test::bind<B>(TinyFile(DType::q4_1).open())};
+    return {decant_test::bind<B>(decant_test::tiny("llama3")), decant_test::bind<B>(TinyFile(DType::q4_1).open())};
 }
 
 Tokens random_tokens(std::size_t count, std::uint64_t seed, std::size_t vocabulary) {
@@ -168,8 +167,8 @@ TEMPLATE_TEST_CASE("batch mates change no bit", "[model]", decant::Eigen, Simd) 
                 const std::size_t at = sequences[s].size();
                 const std::size_t tokens = (std::min)(random.below(8), texts[s].size() - at);
                 if (tokens == 0) continue;
-                parts.push_back({&sequences[s], std::span(texts[s]).subspan(at, tokens),
-                                 static_cast<Want>(random.below(3))});
+                parts.push_back(
+                    {&sequences[s], std::span(texts[s]).subspan(at, tokens), static_cast<Want>(random.below(3))});
             }
             for (std::size_t i = parts.size(); i > 1; --i) std::swap(parts[i - 1], parts[random.below(i)]);
             if (parts.empty()) continue;
@@ -182,7 +181,8 @@ TEMPLATE_TEST_CASE("batch mates change no bit", "[model]", decant::Eigen, Simd) 
                                           : part.want == Want::last ? end - 1
                                                                     : end;
                 for (std::size_t i = begin; i < end; ++i, ++row)
-                    if (!same_bits(decant_test::row(logits, row), expected[s][i])) FAIL("sequence " << s << " at " << i);
+                    if (!same_bits(decant_test::row(logits, row), expected[s][i]))
+                        FAIL("sequence " << s << " at " << i);
             }
             CHECK(logits.rows() == row);
         }
@@ -556,8 +556,8 @@ TEST_CASE("one model serves contexts of several threads at once", "[model]") {
                 Context context(model, {.rows = 16});
                 const KvCache cache(context, {.tokens = 64});
                 auto sequence = cache.sequence();
-                const auto logits = sequence ? context.prefill(*sequence, texts[i])
-                                             : decant::Result<decant::Logits>(sequence.error());
+                const auto logits =
+                    sequence ? context.prefill(*sequence, texts[i]) : decant::Result<decant::Logits>(sequence.error());
                 wrong += !logits || !same_bits(decant_test::row(*logits), expected[i]);
             }
         });

@@ -168,9 +168,9 @@ TEST_CASE("rope factors of a file", "[model]") {
 }
 
 TEST_CASE("a missing key is named", "[model]") {
-    for (const char* key : {"general.architecture", "llama.block_count", "llama.embedding_length",
-                            "llama.feed_forward_length", "llama.attention.head_count",
-                            "llama.attention.layer_norm_rms_epsilon"})
+    for (const char* key :
+         {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
+          "llama.attention.head_count", "llama.attention.layer_norm_rms_epsilon"})
         CHECK(refused(file({key}, nothing), {key}) == ErrorCode::missing);
     for (const char* rule : {"linear", "yarn"})
         CHECK(refused(with("llama.rope.scaling.type", rule), {"llama.rope.scaling.factor"}) == ErrorCode::missing);
@@ -184,10 +184,9 @@ TEST_CASE("an unknown architecture is refused with the known ones", "[model]") {
 }
 
 TEST_CASE("counts that cannot be are refused with key and value", "[model]") {
-    for (const char* key :
-         {"llama.block_count", "llama.embedding_length", "llama.feed_forward_length", "llama.attention.head_count",
-          "llama.attention.head_count_kv", "llama.attention.key_length", "llama.attention.value_length",
-          "llama.context_length", "llama.rope.dimension_count"}) {
+    for (const char* key : {"llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
+                            "llama.attention.head_count", "llama.attention.head_count_kv", "llama.attention.key_length",
+                            "llama.attention.value_length", "llama.context_length", "llama.rope.dimension_count"}) {
         CHECK(refused(with(key, std::uint32_t{0}), {key, "value 0"}) == ErrorCode::bad_format);
         CHECK(refused(with(key, 0xffffffffu), {key, "value 4294967295"}) == ErrorCode::bad_format);
         CHECK(refused(with(key, ~std::uint64_t{0}), {key, "18446744073709551615"}) == ErrorCode::bad_format);
@@ -219,8 +218,8 @@ TEST_CASE("numbers that cannot be are refused with the key", "[model]") {
         });
     };
     for (const char* key :
-         {"llama.rope.scaling.factor", "llama.rope.scaling.original_context_length", "llama.rope.scaling.yarn_beta_fast",
-          "llama.rope.scaling.yarn_beta_slow", "llama.rope.scaling.attn_factor"})
+         {"llama.rope.scaling.factor", "llama.rope.scaling.original_context_length",
+          "llama.rope.scaling.yarn_beta_fast", "llama.rope.scaling.yarn_beta_slow", "llama.rope.scaling.attn_factor"})
         CHECK(refused(yarn(key, -2.0), {key, "-2"}) == ErrorCode::bad_format);
     CHECK(refused(yarn("llama.rope.freq_base", 1.0), {"llama.rope.freq_base", "1"}) == ErrorCode::bad_format);
 }
@@ -248,8 +247,8 @@ TEST_CASE("counts that do not divide are refused", "[model]") {
 TEST_CASE("options that are not known are refused", "[model]") {
     CHECK(refused(with("llama.rope.scaling.type", "longrope"), {"llama.rope.scaling.type", "\"longrope\""}) ==
           ErrorCode::unsupported);
-    CHECK(refused(with("llama.attention.value_length", std::uint32_t{8}), {"llama.attention.value_length", "value 8"}) ==
-          ErrorCode::unsupported);
+    CHECK(refused(with("llama.attention.value_length", std::uint32_t{8}),
+                  {"llama.attention.value_length", "value 8"}) == ErrorCode::unsupported);
     CHECK(refused(with("llama.expert_count", std::uint32_t{8}), {"llama.expert_count"}) == ErrorCode::unsupported);
 }
 

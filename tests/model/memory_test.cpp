@@ -72,7 +72,7 @@ struct Run {
 
     Run() { report.worked = one_token(); }
 
-   private:
+ private:
     bool one_token() {
         const std::uint64_t before = measure().private_dirty;
         weights = decant::Weights::open(decant_test::smollm2());
@@ -117,7 +117,8 @@ std::pair<Report, Report> run_two() {
         char signal = '.';
         bool good = write(ready.ends[1], &signal, 1) == 1 && read(measure_now.ends[0], &signal, 1) == 0;
         run.report.file = measure(decant_test::smollm2().filename().string());
-        good = good && write(reports.ends[1], &run.report, sizeof run.report) == static_cast<ssize_t>(sizeof run.report);
+        good =
+            good && write(reports.ends[1], &run.report, sizeof run.report) == static_cast<ssize_t>(sizeof run.report);
         _exit(good && read(end_now.ends[0], &signal, 1) == 0 ? 0 : 1);
     }
     ready.close_end(1);

@@ -48,14 +48,14 @@ TEST_CASE("factors of a file divide one frequency each", "[model]") {
     close(frequencies, {1.0, 0.05, 0.0025, 0.000125});
 }
 
-// Expected: the formulas of the YaRN paper (Peng et al. 2023, section 3.2 and appendix B.1) in double precision, evaluated
-// by another program. The tiny model llama_yarn holds the whole against transformers (reference_test.cpp).
+// Expected: the formulas of the YaRN paper (Peng et al. 2023, section 3.2 and appendix B.1) in double precision,
+// evaluated by another program. The tiny model llama_yarn holds the whole against transformers (reference_test.cpp).
 TEST_CASE("YaRN's frequencies by the paper's formula", "[model]") {
     {
         auto frequencies = rope_frequencies(16, 10000.0);
         decant::scale_yarn(frequencies, 10000.0, {.factor = 4.0, .original_context = 64.0});
-        close(frequencies, {1.0, 0.23717082451262847, 0.05, 0.007905694150420948, 0.0025, 0.0007905694150420948, 0.00025,
-                            7.905694150420948e-05});
+        close(frequencies, {1.0, 0.23717082451262847, 0.05, 0.007905694150420948, 0.0025, 0.0007905694150420948,
+                            0.00025, 7.905694150420948e-05});
     }
     {
         auto frequencies = rope_frequencies(16, 10000.0);

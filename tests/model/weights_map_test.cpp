@@ -158,8 +158,8 @@ TEST_CASE("layers that the metadata does not count are refused, and so are those
 }
 
 TEST_CASE("nothing in a file is silently ignored", "[model]") {
-    for (const char* name : {"blk.0.attn_q_norm.weight", "blk.0.attn_norm.bias", "output.bias", "blk.0.attn_sinks.weight",
-                             "blk.2.attn_norm.weight", "rope_freqs.weight.1"}) {
+    for (const char* name : {"blk.0.attn_q_norm.weight", "blk.0.attn_norm.bias", "output.bias",
+                             "blk.0.attn_sinks.weight", "blk.2.attn_norm.weight", "rope_freqs.weight.1"}) {
         TinyFile tiny;
         tiny.vector(name, 16);
         CHECK(refused(tiny.open(), {name, "llama"}) == ErrorCode::unsupported);

@@ -60,15 +60,15 @@ class [[nodiscard]] Result {
 #if DECANT_EXCEPTIONS
     /// The value; throws `Exception` if there is none.
     [[nodiscard]] T& value() & {
-        check();
+        throw_if_error();
         return held();
     }
     [[nodiscard]] const T& value() const& {
-        check();
+        throw_if_error();
         return held();
     }
     [[nodiscard]] T value() && {
-        check();
+        throw_if_error();
         return std::move(held());
     }
 #endif
@@ -96,7 +96,7 @@ class [[nodiscard]] Result {
         return *std::get_if<1>(&state_);
     }
 #if DECANT_EXCEPTIONS
-    void check() const {
+    void throw_if_error() const {
         if (!has_value()) throw Exception(failure());
     }
 #endif

@@ -78,6 +78,9 @@ struct CacheShape {
     friend bool operator==(const CacheShape&, const CacheShape&) = default;
 };
 
+/// Which rows of a pass a view spans: one per token, or one per row that wants logits.
+enum class RowSet : std::uint8_t { tokens, wanted };
+
 /// Capacities of a pass: the key under which a backend keeps a recorded one. Rows are tokens.
 struct PassShape {
     std::uint32_t rows = 0;       ///< tokens in one pass, of all sequences together
@@ -92,12 +95,12 @@ struct PassShape {
 struct PassInputs {
     std::uint32_t rows = 0;
     std::uint32_t wanted_rows = 0;
-    std::span<const std::int32_t> tokens;     ///< [rows] vocabulary ids
-    std::span<const std::int32_t> positions;  ///< [rows] position in its sequence, from 0
-    std::span<const std::int32_t> sequences;  ///< [rows] which block table
-    std::span<const std::int32_t> slots;      ///< [rows] block * block_tokens + offset: where the row's K and V go
-    std::span<const std::int32_t> tables;     ///< [sequences, shape.table] block ids
-    std::span<const std::int32_t> wanted;     ///< [wanted] rows that want logits
+    std::span<const std::int32_t> tokens;       ///< [rows] vocabulary ids
+    std::span<const std::int32_t> positions;    ///< [rows] position in its sequence, from 0
+    std::span<const std::int32_t> sequences;    ///< [rows] which block table
+    std::span<const std::int32_t> cache_slots;  ///< [rows] block * block_tokens + offset: where the row's K and V go
+    std::span<const std::int32_t> tables;       ///< [sequences, shape.table] block ids
+    std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits
 };
 
 }  // namespace decant::inline DECANT_ABI

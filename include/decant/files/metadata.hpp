@@ -79,7 +79,7 @@ class Metadata {
         return {ErrorCode::mismatch, detail::text("expected ", expected, ", found ", describe(entry)), place(entry.key),
                 ""};
     }
-    [[nodiscard]] Result<Entry> require(std::string_view key) const {
+    [[nodiscard]] Result<Entry> entry_at(std::string_view key) const {
         if (const Entry* entry = find(key)) return *entry;
         return Error{ErrorCode::missing, "the key is not in the file", place(key), ""};
     }
@@ -166,7 +166,7 @@ bool Metadata::visit_number(MetadataType type, const std::byte* at, Visit&& visi
 }
 
 inline Result<std::uint64_t> Metadata::uint(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(const auto raw, ByteReader(bytes_, entry.offset).take(detail::scalar_bytes(entry.type), "a value"));
     std::uint64_t value = 0;
     std::int64_t negative = 0;
@@ -186,7 +186,7 @@ inline Result<std::uint64_t> Metadata::uint(std::string_view key) const {
 }
 
 inline Result<double> Metadata::number(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(const auto raw, ByteReader(bytes_, entry.offset).take(detail::scalar_bytes(entry.type), "a value"));
     double value = 0;
     if (!visit_number(entry.type, raw.data(), [&](auto found) { value = static_cast<double>(found); }))
@@ -198,7 +198,7 @@ inline Result<double> Metadata::number(std::string_view key) const {
 }
 
 inline Result<bool> Metadata::boolean(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     if (entry.type != MetadataType::boolean) return mismatch(entry, "a bool");
     DECANT_TRY(const auto value, ByteReader(bytes_, entry.offset).number<std::uint8_t>("a bool"));
     if (value > 1)
@@ -207,19 +207,19 @@ inline Result<bool> Metadata::boolean(std::string_view key) const {
 }
 
 inline Result<std::string_view> Metadata::string(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     if (entry.type != MetadataType::string) return mismatch(entry, "a string");
     return ByteReader(bytes_, entry.offset).string("a string length");
 }
 
 inline Result<std::uint64_t> Metadata::array_size(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(const auto array, open_array(entry, "an array"));
     return array.first.count;
 }
 
 inline Result<std::vector<std::string_view>> Metadata::strings(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(auto array, open_array(entry, "an array of strings"));
     auto& [header, in] = array;
     if (header.element != MetadataType::string) return mismatch(entry, "an array of strings");
@@ -231,7 +231,7 @@ inline Result<std::vector<std::string_view>> Metadata::strings(std::string_view 
 }
 
 inline Result<std::vector<std::int64_t>> Metadata::ints(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(auto array, open_array(entry, "an array of integers"));
     auto& [header, in] = array;
     const MetadataType type = header.element;
@@ -257,7 +257,7 @@ inline Result<std::vector<std::int64_t>> Metadata::ints(std::string_view key) co
 }
 
 inline Result<std::vector<float>> Metadata::floats(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(auto array, open_array(entry, "an array of f32 or f64"));
     auto& [header, in] = array;
     const MetadataType type = header.element;
@@ -271,7 +271,7 @@ inline Result<std::vector<float>> Metadata::floats(std::string_view key) const {
 }
 
 inline Result<std::vector<bool>> Metadata::booleans(std::string_view key) const {
-    DECANT_TRY(const Entry entry, require(key));
+    DECANT_TRY(const Entry entry, entry_at(key));
     DECANT_TRY(auto array, open_array(entry, "an array of bools"));
     auto& [header, in] = array;
     if (header.element != MetadataType::boolean) return mismatch(entry, "an array of bools");

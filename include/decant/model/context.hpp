@@ -116,7 +116,7 @@ class Context {
     /// forgotten by the next `begin`, and the room it reserved goes back with `truncate`. In between, the parts'
     /// sequences must not be used.
     [[nodiscard]] Result<void> begin(std::span<const Part> parts) {
-        DECANT_CHECK(state_->check(parts));
+        DECANT_CHECK(state_->validate(parts));
         DECANT_CHECK(state_->reserve(parts));
         BlockPool<B>& pool = parts.front().sequence->pool();
         if (auto ready = state_->prepare(static_cast<std::uint32_t>(pool.blocks())); !ready) {
@@ -170,7 +170,7 @@ class Context {
             for (std::size_t i = 0; i < marks.size(); ++i) parts[i].sequence->restore(marks[i]);
         }
 
-        Result<void> check(std::span<const Part> parts) const {
+        Result<void> validate(std::span<const Part> parts) const {
             if (parts.empty()) return invalid("a pass without parts", "pass at least one sequence");
             if (parts.size() > options.sequences) {
                 return invalid(
@@ -228,7 +228,7 @@ class Context {
             tokens.resize(shape.rows);
             positions.resize(shape.rows);
             sequences.resize(shape.rows);
-            slots.resize(shape.rows);
+            cache_slots.resize(shape.rows);
             wanted.resize(shape.wanted);
             tables.assign(std::size_t{shape.sequences} * shape.table, -1);
             pass = std::move(made);
@@ -247,9 +247,9 @@ class Context {
                     tokens[row] = id(part.tokens[i]);
                     positions[row] = static_cast<std::int32_t>(position);
                     sequences[row] = static_cast<std::int32_t>(s);
-                    slots[row] = static_cast<std::int32_t>(static_cast<std::size_t>(table[position / block_tokens]) *
-                                                               block_tokens +
-                                                           position % block_tokens);
+                    cache_slots[row] = static_cast<std::int32_t>(
+                        static_cast<std::size_t>(table[position / block_tokens]) * block_tokens +
+                        position % block_tokens);
                     const bool last = i + 1 == part.tokens.size();
                     if (part.want == Want::all || (part.want == Want::last && last))
                         wanted[logit++] = static_cast<std::int32_t>(row);
@@ -258,9 +258,9 @@ class Context {
             const auto pad = [](std::vector<std::int32_t>& values, std::uint32_t used) {
                 std::fill(values.begin() + used, values.end(), -1);
             };
-            for (auto* values : {&tokens, &positions, &sequences, &slots}) pad(*values, row);
+            for (auto* values : {&tokens, &positions, &sequences, &cache_slots}) pad(*values, row);
             pad(wanted, logit);
-            inputs = {row, logit, tokens, positions, sequences, slots, tables, wanted};
+            inputs = {row, logit, tokens, positions, sequences, cache_slots, tables, wanted};
         }
 
         Model<B> model;
@@ -271,7 +271,7 @@ class Context {
         std::size_t buffer_bytes = 0;
         std::optional<Workspace<B>> work;
         std::unique_ptr<typename B::Pass> pass;
-        std::vector<std::int32_t> tokens, positions, sequences, slots, tables, wanted;
+        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, tables, wanted;
         std::vector<typename Sequence<B>::Mark> marks;  // of the parts, before the pass
         PassInputs inputs;
         std::uint64_t generation = 0;

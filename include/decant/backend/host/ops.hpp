@@ -21,9 +21,6 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Which rows of a pass a view spans: one per token, or one per row that wants logits.
-enum class RowSet : std::uint8_t { tokens, wanted };
-
 namespace host {
 
 /// Row-major activations in the workspace: [rows of the row set, columns] floats.
@@ -171,7 +168,7 @@ struct Rope {
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// Writes row t of k and v to slots[t] of the cache, rounded to its dtype.
+/// Writes row t of k and v to cache_slots[t] of the cache, rounded to its dtype.
 struct Store {
     View k;
     View v;

@@ -131,7 +131,7 @@ struct Operations {
     }
 
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
-        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.slots[t]));
+        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
         write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
