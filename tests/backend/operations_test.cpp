@@ -254,6 +254,7 @@ TEMPLATE_TEST_CASE("operations: gather takes the wanted rows, in their order", "
 }
 
 TEMPLATE_TEST_CASE("operations: a weight of an unknown type is refused", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
     decant::Tensor tensor;
     tensor.name = "blk.0.\x1b[31m%n";
     tensor.type_name = "IQ2_XXS";

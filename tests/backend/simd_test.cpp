@@ -28,7 +28,7 @@ std::vector<float> hard_blocks(Random& random, std::size_t blocks) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     std::vector<float> x;
     for (std::size_t b = 0; b < blocks; ++b) {
-        std::vector<float> block = random.floats(activation_block, std::pow(10.0f, random.uniform(-34.0f, 38.0f)));
+        std::vector<float> block = random.floats(activation_block, std::pow(10.0f, random.uniform(-40.0f, 38.0f)));
         const std::size_t one = random.between(0, activation_block - 1);
         switch (b % 12) {
             case 0: std::fill(block.begin(), block.end(), 0.0f); break;
@@ -43,6 +43,7 @@ std::vector<float> hard_blocks(Random& random, std::size_t blocks) {
                 break;
             case 7:
                 for (float& value : block) value = random.coin() ? 1.0f : -1.0f;
+                if (random.coin()) std::fill(block.begin(), block.end(), block[0]);
                 break;
             case 8:
                 std::fill(block.begin(), block.end(), 0.0f);

@@ -53,5 +53,6 @@ TEST_CASE("target: a backend of several sets runs the best that the machine has"
 #if DECANT_X86
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable, decant::simd::Avx2>{}) ==
           (decant::supported(Isa::avx2) ? Isa::avx2 : Isa::portable));
+    CHECK(isa_of(decant::BasicSimd<decant::simd::Avx512Vnni, decant::simd::Avx2, decant::simd::Portable>{}) == best);
 #endif
 }

@@ -1,6 +1,7 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 #include <decant/core/memory.hpp>
 
+#include "core/sanitizers.hpp"
 #include "support/catch.hpp"
 
 #include <algorithm>
@@ -63,7 +64,7 @@ TEST_CASE("memory: an absurd size is an error that names it") {
     }
 }
 
-#if defined(__linux__)
+#if defined(__linux__) && !DECANT_TEST_SANITIZED
 namespace {
 
 /// Resident pages of this process.

@@ -1,6 +1,7 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 #include <decant/core/thread_pool.hpp>
 
+#include "core/sanitizers.hpp"
 #include "support/catch.hpp"
 
 #include <atomic>
@@ -16,6 +17,9 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #endif
 
 using decant::TaskRef;
@@ -60,6 +64,22 @@ TEST_CASE("thread_pool: many short jobs") {
     std::size_t wrong = 0;
     for (std::size_t job = 0; job < 20000; ++job) wrong += wrong_calls(pool, 2 + job % 5);
     CHECK(wrong == 0);
+}
+
+TEST_CASE("thread_pool: returns when all calls have returned") {
+    ThreadPool pool(3);
+    const std::thread::id caller = std::this_thread::get_id();
+    std::size_t early = 0;
+    for (int job = 0; job < 300; ++job) {
+        std::atomic<int> returned{0};
+        parallel_for(pool, 4, [&](std::size_t) {
+            // The caller runs out of work first.
+            std::this_thread::sleep_for(std::chrono::microseconds(std::this_thread::get_id() == caller ? 20 : 300));
+            ++returned;
+        });
+        early += returned != 4;
+    }
+    CHECK(early == 0);
 }
 
 TEST_CASE("thread_pool: several callers at once") {
@@ -137,6 +157,23 @@ TEST_CASE("thread_pool: by default one thread per processor that it may use") {
     CHECK(allowed == 1);
 #endif
 }
+
+#if defined(__linux__) && !DECANT_TEST_SANITIZED
+TEST_CASE("thread_pool: is smaller where the system refuses threads") {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {  // no address space for more stacks
+        const rlimit none{1, 1};
+        setrlimit(RLIMIT_AS, &none);
+        ThreadPool pool(64);
+        _exit(pool.concurrency() < 64 && wrong_calls(pool, 5) == 0 ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+}
+#endif
 
 #if defined(CLOCK_PROCESS_CPUTIME_ID)
 TEST_CASE("thread_pool: an idle pool uses no processor time") {

@@ -68,7 +68,6 @@ using decant::DType;
 using decant_test::Random;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t memory_limit = std::size_t{1} << 30;
 constexpr std::size_t workspace_limit = std::size_t{64} << 20;
 
 std::uint64_t current = 0;  // number of the mutation, for the message at the end
@@ -90,7 +89,7 @@ void limit_process() {
 #if DECANT_FUZZ_ADDRESS
     __sanitizer_set_death_callback(print_current);
 #elif defined(__unix__) || defined(__APPLE__)
-    const rlimit limit{memory_limit, memory_limit};
+    const rlimit limit{1u << 30, 1u << 30};
     setrlimit(RLIMIT_AS, &limit);
     for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
         std::signal(signal, [](int number) {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -56,12 +57,19 @@ inline void pause_cpu() noexcept {
 /// runs, the others run theirs on their own thread. A task must not throw.
 class ThreadPool {
  public:
-    /// \param threads how many take part, the caller included; 0 = `available_processors()`.
+    /// \param threads how many take part, the caller included; 0 = `available_processors()`. Fewer if the system
+    /// refuses more (where exceptions are on; without them the program ends): `concurrency()` tells.
     explicit ThreadPool(std::size_t threads = 0) : state_(std::make_unique<State>()) {
         if (threads == 0) threads = available_processors();
         state_->workers.reserve(threads - 1);
-        for (std::size_t i = 1; i < threads; ++i)
-            state_->workers.emplace_back([state = state_.get()] { work(*state); });
+#if DECANT_EXCEPTIONS
+        try {
+            start(threads - 1);
+        } catch (const std::system_error&) {
+        }
+#else
+        start(threads - 1);
+#endif
     }
     ThreadPool(ThreadPool&&) noexcept = default;
     ThreadPool& operator=(ThreadPool&& other) noexcept {
@@ -113,6 +121,11 @@ class ThreadPool {
         std::size_t count = 0;
         std::vector<std::thread> workers;
     };
+
+    void start(std::size_t workers) {
+        for (std::size_t i = 0; i < workers; ++i)
+            state_->workers.emplace_back([state = state_.get()] { work(*state); });
+    }
 
     static void drain(State& s) {
         for (std::size_t i = s.next.fetch_add(1, std::memory_order_relaxed); i < s.count;

@@ -50,8 +50,8 @@ class Pass {
 
     Pass(Kernels kernels, std::size_t participants) : kernels_(std::move(kernels)), participants_(participants) {}
 
-    /// Reserves workspace for passes of this shape whose products read at most `columns` columns. Forgets what was
-    /// recorded.
+    /// Reserves workspace for passes of this shape whose rows (and heads) have at most `columns` columns. Forgets what
+    /// was recorded.
     Result<void> reserve(const PassShape& shape, std::uint32_t columns) {
         scratch_bytes_ = (kernels_.scratch_bytes(shape, columns) + 63) / 64 * 64;
         DECANT_TRY(scratch_, HostMemory::allocate(scratch_bytes_ * participants_));
@@ -94,6 +94,7 @@ class Pass {
 
     /// Takes the inputs of the next run (the spans must stay valid until it has finished) and starts it over.
     void upload(const PassInputs& inputs, std::byte* cache, const CacheShape& shape) {
+        DECANT_ASSERT(inputs.rows <= frame_.shape.rows && inputs.wanted_rows <= inputs.rows);
         frame_.inputs = inputs;
         frame_.cache = {cache, &shape, shape.block_bytes()};
         step_ = 0;

@@ -206,8 +206,11 @@ struct Operations {
 template <class... Sets>
 class Kernels {
  public:
-    /// The best of the sets that this machine runs.
-    Kernels() noexcept { ((supported(Sets::isa) ? static_cast<void>(isa_ = Sets::isa) : void()), ...); }
+    /// The best of the sets that this machine runs; it must run one of them.
+    Kernels() noexcept {
+        DECANT_ASSERT((supported(Sets::isa) || ...));
+        ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
+    }
 
     [[nodiscard]] Isa isa() const noexcept { return isa_; }
 

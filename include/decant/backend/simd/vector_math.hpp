@@ -13,6 +13,12 @@
 #include <algorithm>
 #include <cstddef>
 
+// The AVX-512 headers of g++ 12 pass on a register that they leave undefined on purpose.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 namespace decant::inline DECANT_ABI {
 namespace simd {
 
@@ -68,3 +74,7 @@ void silu_gate(const float* g, const float* u, float* y, std::size_t n) {
 
 }  // namespace simd
 }  // namespace decant::inline DECANT_ABI
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
