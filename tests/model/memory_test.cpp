@@ -4,6 +4,7 @@
 #include <decant/backend/simd/simd.hpp>
 #include <decant/model/context.hpp>
 
+#include "core/sanitizers.hpp"
 #include "model/support.hpp"
 
 #include <cstddef>
@@ -18,15 +19,6 @@
 #include <unistd.h>
 
 namespace {
-
-// The address sanitizer's own memory would be counted.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool sanitized = true;
-#elif defined(__has_feature)
-constexpr bool sanitized = __has_feature(address_sanitizer);
-#else
-constexpr bool sanitized = false;
-#endif
 
 /// Sums of /proc/self/smaps in bytes.
 struct Memory {
@@ -150,7 +142,7 @@ TEST_CASE("the weights stay in the file's pages, which processes share", "[model
         CHECK(report->file.resident > size / 2);  // one token reads every layer, and the embedding as the head
         CHECK(report->file.share * 10 <= report->file.resident * 6);  // half each
         INFO(report->grown << " bytes of private dirty memory for a file of " << size);
-        if (!sanitized) CHECK(report->grown < size / 50);
+        if (!DECANT_TEST_SANITIZED) CHECK(report->grown < size / 50);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <decant/core/thread_pool.hpp>
 #include <decant/model/context.hpp>
 
+#include "core/sanitizers.hpp"
 #include "model/support.hpp"
 
 #include <algorithm>
@@ -75,7 +76,7 @@ struct Run {
 /// All prompts in passes of many rows, then their continuations together, one token of each per pass. Feeding the
 /// reference's tokens makes every step comparable, also after a near tie.
 template <class B>
-std::vector<Run> run_all(const nlohmann::json& prompts, DType dtype) {
+std::vector<Run> run_all(const nlohmann::json& prompts, DType dtype, std::size_t steps) {
     constexpr std::uint32_t rows = 128;
     const auto model = decant_test::bind<B>(decant_test::taken(decant::Weights::open(decant_test::smollm2())));
     Context context(model, ThreadPool{}, {.rows = rows, .sequences = 8, .logits = rows});
@@ -98,7 +99,6 @@ std::vector<Run> run_all(const nlohmann::json& prompts, DType dtype) {
         }
         runs[p].steps.push_back(runs[p].peaks.back());
     }
-    const std::size_t steps = prompts[0]["greedy_ids"].size();
     for (std::size_t step = 1; step < steps; ++step) {
         std::vector<Token> fed;
         for (const auto& prompt : prompts) fed.push_back(Token{prompt["greedy_ids"][step - 1].get<int>()});
@@ -134,10 +134,13 @@ std::size_t argmax_flips(const nlohmann::json& prompt, const Run& run) {
 
 TEST_CASE("SmolLM2 on Eigen equals the F32 reference; Simd stays within the bounds of 8-bit activations", "[model]") {
     const auto reference = decant_test::read_json(decant_test::data("real/smollm2/reference.json"));
-    const auto& prompts = reference["prompts"];
-    REQUIRE(prompts.size() == 6);
-    const std::vector<Run> exact = run_all<decant::Eigen>(prompts, DType::f32);
-    const std::vector<Run> fast = run_all<decant::Simd>(prompts, DType::f16);
+    // Eigen takes a quarter of an hour for all of it under a sanitizer: there the shortest prompt must do.
+    constexpr bool all = !DECANT_TEST_SANITIZED;
+    const nlohmann::json prompts = all ? reference["prompts"] : nlohmann::json::array({reference["prompts"][0]});
+    const std::size_t steps = all ? prompts[0]["greedy_ids"].size() : 3;
+    REQUIRE(prompts.size() == (all ? 6 : 1));
+    const std::vector<Run> exact = run_all<decant::Eigen>(prompts, DType::f32, steps);
+    const std::vector<Run> fast = run_all<decant::Simd>(prompts, DType::f16, steps);
 
     std::size_t positions = 0;
     std::size_t flips = 0;
@@ -152,12 +155,13 @@ TEST_CASE("SmolLM2 on Eigen equals the F32 reference; Simd stays within the boun
             REQUIRE(run.peaks.size() == prompt["argmax"].size());
             CHECK(top_difference(prompt, run.last) <= tolerance);
             if (prompt.contains("last_logits_f16")) {
-                const Floats all = read_npy_halves(decant_test::data("real/smollm2/" + name + ".last_logits.f16.npy"));
-                REQUIRE(all.size() == run.last.size());
+                const Floats whole =
+                    read_npy_halves(decant_test::data("real/smollm2/" + name + ".last_logits.f16.npy"));
+                REQUIRE(whole.size() == run.last.size());
                 double most = 0.0;
-                for (std::size_t i = 0; i < all.size(); ++i) {
-                    const double rounding = std::abs(all[i]) * 0x1.0p-11;  // half a unit of F16
-                    most = (std::max)(most, std::abs(static_cast<double>(all[i]) - run.last[i]) - rounding);
+                for (std::size_t i = 0; i < whole.size(); ++i) {
+                    const double rounding = std::abs(whole[i]) * 0x1.0p-11;  // half a unit of F16
+                    most = (std::max)(most, std::abs(static_cast<double>(whole[i]) - run.last[i]) - rounding);
                 }
                 CHECK(most <= tolerance);
             }
@@ -193,11 +197,11 @@ TEST_CASE("SmolLM2 on Eigen equals the F32 reference; Simd stays within the boun
             }
             std::size_t agree = 0;
             for (std::size_t i = 0; i < run.steps.size(); ++i) agree += run.steps[i].id == exact[p].steps[i].id;
-            CHECK(agree * 100 >= run.steps.size() * 85);
+            if (all) CHECK(agree * 100 >= run.steps.size() * 85);
         }
     }
     INFO(flips << " of " << positions << " argmaxes differ");
-    CHECK(flips * 100 < positions * 9);
+    if (all) CHECK(flips * 100 < positions * 9);
 }
 
 namespace {
