@@ -19,17 +19,17 @@ struct Log : decant::JsonEvents {
     std::string text;
     std::string refuse;
 
-    Result<void> null() { return add("null"); }
-    Result<void> boolean(bool value) { return add(value ? "true" : "false"); }
-    Result<void> unsigned_integer(std::uint64_t value) { return add("u" + std::to_string(value)); }
-    Result<void> negative_integer(std::int64_t value) { return add("i" + std::to_string(value)); }
-    Result<void> real(double value) { return add("r" + std::to_string(value)); }
-    Result<void> string(std::string_view value) { return add("'" + std::string(value) + "'"); }
-    Result<void> begin_object() { return add("{"); }
-    Result<void> key(std::string_view value) { return add(std::string(value) + ":"); }
-    Result<void> end_object() { return add("}"); }
-    Result<void> begin_array() { return add("["); }
-    Result<void> end_array() { return add("]"); }
+    Result<void> null() override { return add("null"); }
+    Result<void> boolean(bool value) override { return add(value ? "true" : "false"); }
+    Result<void> unsigned_integer(std::uint64_t value) override { return add("u" + std::to_string(value)); }
+    Result<void> negative_integer(std::int64_t value) override { return add("i" + std::to_string(value)); }
+    Result<void> real(double value) override { return add("r" + std::to_string(value)); }
+    Result<void> string(std::string_view value) override { return add("'" + std::string(value) + "'"); }
+    Result<void> begin_object() override { return add("{"); }
+    Result<void> key(std::string_view value) override { return add(std::string(value) + ":"); }
+    Result<void> end_object() override { return add("}"); }
+    Result<void> begin_array() override { return add("["); }
+    Result<void> end_array() override { return add("]"); }
 
     Result<void> add(const std::string& event) {
         text += event + " ";

@@ -41,21 +41,21 @@ class ShardIndex : public JsonEvents {
     std::vector<Entry> entries;
     bool found = false;
 
-    Result<void> null() { return other(); }
-    Result<void> boolean(bool) { return other(); }
-    Result<void> unsigned_integer(std::uint64_t) { return other(); }
-    Result<void> negative_integer(std::int64_t) { return other(); }
-    Result<void> real(double) { return other(); }
-    Result<void> string(std::string_view value) {
+    Result<void> null() override { return other(); }
+    Result<void> boolean(bool) override { return other(); }
+    Result<void> unsigned_integer(std::uint64_t) override { return other(); }
+    Result<void> negative_integer(std::int64_t) override { return other(); }
+    Result<void> real(double) override { return other(); }
+    Result<void> string(std::string_view value) override {
         if (!in_map_ || depth_ != 2) return other();
         entries.back().file = value;
         return {};
     }
-    Result<void> begin_array() { return enter(false); }
-    Result<void> end_array() { return leave(); }
-    Result<void> begin_object() { return enter(true); }
-    Result<void> end_object() { return leave(); }
-    Result<void> key(std::string_view value) {
+    Result<void> begin_array() override { return enter(false); }
+    Result<void> end_array() override { return leave(); }
+    Result<void> begin_object() override { return enter(true); }
+    Result<void> end_object() override { return leave(); }
+    Result<void> key(std::string_view value) override {
         if (depth_ == 1) {
             in_map_ = value == "weight_map";
             if (in_map_ && std::exchange(found, true))

@@ -19,31 +19,33 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// What `parse_json` reports. Derive and hide the events of interest; the others are ignored. An error that an event
-/// returns ends the parse. Strings and keys are UTF-8 without escapes, valid during the call.
+/// What `parse_json` reports. Derive and override the events of interest; the others are ignored. An error that an
+/// event returns ends the parse. Strings and keys are UTF-8 without escapes, valid during the call.
 struct JsonEvents {
-    Result<void> null() { return {}; }
-    Result<void> boolean(bool) { return {}; }
+    virtual ~JsonEvents() = default;
+
+    virtual Result<void> null() { return {}; }
+    virtual Result<void> boolean(bool) { return {}; }
     /// Whole numbers without a minus sign.
-    Result<void> unsigned_integer(std::uint64_t) { return {}; }
-    Result<void> negative_integer(std::int64_t) { return {}; }
+    virtual Result<void> unsigned_integer(std::uint64_t) { return {}; }
+    virtual Result<void> negative_integer(std::int64_t) { return {}; }
     /// Numbers with a fraction or exponent, or too large for 64 bits.
-    Result<void> real(double) { return {}; }
-    Result<void> string(std::string_view) { return {}; }
-    Result<void> begin_object() { return {}; }
-    Result<void> key(std::string_view) { return {}; }
-    Result<void> end_object() { return {}; }
-    Result<void> begin_array() { return {}; }
-    Result<void> end_array() { return {}; }
+    virtual Result<void> real(double) { return {}; }
+    virtual Result<void> string(std::string_view) { return {}; }
+    virtual Result<void> begin_object() { return {}; }
+    virtual Result<void> key(std::string_view) { return {}; }
+    virtual Result<void> end_object() { return {}; }
+    virtual Result<void> begin_array() { return {}; }
+    virtual Result<void> end_array() { return {}; }
 };
 
 namespace detail {
 
-/// Translates the events of nlohmann::json's SAX parser (which does not recurse) and counts the depth.
-template <class Events>
+/// Translates the events of nlohmann::json's SAX parser (which does not recurse) and counts the depth. Not a template:
+/// the parser is compiled once per translation unit.
 class JsonAdapter {
  public:
-    JsonAdapter(Events& events, std::uint32_t max_depth) : events_(events), max_depth_(max_depth) {}
+    JsonAdapter(JsonEvents& events, std::uint32_t max_depth) : events_(events), max_depth_(max_depth) {}
 
     bool null() { return keep(events_.null()); }
     bool boolean(bool value) { return keep(events_.boolean(value)); }
@@ -77,7 +79,7 @@ class JsonAdapter {
             Error{ErrorCode::bad_format, text("the JSON is nested more than ", max_depth_, " levels deep"), "", ""});
     }
 
-    Events& events_;
+    JsonEvents& events_;
     std::uint32_t max_depth_;
     std::uint32_t depth_ = 0;
     std::optional<Error> error_;
@@ -87,10 +89,9 @@ class JsonAdapter {
 
 /// Parses one JSON document (nothing but white space may follow it) and reports it to `events`, a `JsonEvents`. Linear
 /// time, memory in proportion to the longest string and the depth. Errors give the byte and name no file.
-template <class Events>
-[[nodiscard]] Result<void> parse_json(std::string_view text, Events& events, std::uint32_t max_depth = 64) {
+[[nodiscard]] inline Result<void> parse_json(std::string_view text, JsonEvents& events, std::uint32_t max_depth = 64) {
     const detail::ErrnoGuard guard;
-    detail::JsonAdapter<Events> adapter(events, max_depth);
+    detail::JsonAdapter adapter(events, max_depth);
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return {};
     if (adapter.error()) return *std::move(adapter.error());
     return Error{ErrorCode::bad_format, "this is not valid JSON", "", ""};

@@ -75,11 +75,13 @@ class SafetensorsHeader : public JsonEvents {
     std::vector<SafetensorsEntry> entries;
     std::deque<std::string> names;  // a deque: views of its strings stay valid
 
-    Result<void> null() { return unexpected("null"); }
-    Result<void> boolean(bool) { return unexpected("a bool"); }
-    Result<void> real(double value) { return unexpected(text("the number ", value)); }
-    Result<void> negative_integer(std::int64_t value) { return unexpected(text("the negative number ", value)); }
-    Result<void> unsigned_integer(std::uint64_t value) {
+    Result<void> null() override { return unexpected("null"); }
+    Result<void> boolean(bool) override { return unexpected("a bool"); }
+    Result<void> real(double value) override { return unexpected(text("the number ", value)); }
+    Result<void> negative_integer(std::int64_t value) override {
+        return unexpected(text("the negative number ", value));
+    }
+    Result<void> unsigned_integer(std::uint64_t value) override {
         if (level_ != Level::array) return unexpected(text("the number ", value));
         SafetensorsEntry& entry = entries.back();
         if (field_ == Field::range) {
@@ -93,7 +95,7 @@ class SafetensorsHeader : public JsonEvents {
         shape.dims[static_cast<std::size_t>(shape.rank++)] = value;
         return {};
     }
-    Result<void> string(std::string_view value) {
+    Result<void> string(std::string_view value) override {
         if (level_ == Level::metadata) return {};
         if (level_ != Level::entry || field_ != Field::type)
             return unexpected(text("the string ", detail::quoted(value)));
@@ -103,7 +105,7 @@ class SafetensorsHeader : public JsonEvents {
             return Error{ErrorCode::unsupported, text("unknown tensor type ", detail::quoted(value)), place(), ""};
         return {};
     }
-    Result<void> key(std::string_view value) {
+    Result<void> key(std::string_view value) override {
         if (level_ == Level::file) {
             in_metadata_ = value == "__metadata__";
             if (in_metadata_) return {};
@@ -123,7 +125,7 @@ class SafetensorsHeader : public JsonEvents {
         }
         return {};
     }
-    Result<void> begin_object() {
+    Result<void> begin_object() override {
         if (level_ == Level::outside) {
             level_ = Level::file;
         } else if (level_ == Level::file) {
@@ -134,18 +136,18 @@ class SafetensorsHeader : public JsonEvents {
         }
         return {};
     }
-    Result<void> end_object() {
+    Result<void> end_object() override {
         level_ = level_ == Level::file ? Level::outside : Level::file;
         return {};
     }
-    Result<void> begin_array() {
+    Result<void> begin_array() override {
         if (level_ != Level::entry || (field_ != Field::shape && field_ != Field::range)) return unexpected("an array");
         level_ = Level::array;
         if (field_ == Field::shape) entries.back().shape = Shape{};
         if (field_ == Field::range) entries.back().has_range = true;
         return {};
     }
-    Result<void> end_array() {
+    Result<void> end_array() override {
         level_ = Level::entry;
         return {};
     }
