@@ -26,7 +26,11 @@ class Context;
 template <class B>
 class Sequence {
  public:
-    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) { table_.reserve(pool_->blocks()); }
+    /// Takes room for as many tokens as the pool holds, so that growing never allocates.
+    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) {
+        table_.reserve(pool_->blocks());
+        tokens_.reserve(pool_->blocks() * pool_->shape().block_tokens);
+    }
     Sequence(Sequence&&) noexcept = default;
     Sequence& operator=(Sequence&& other) noexcept {
         clear();

@@ -148,7 +148,10 @@ class Context {
 
     struct State {
         State(Model<B> bound, AnyExecutor lent, ContextOptions wanted)
-            : model(std::move(bound)), executor(std::move(lent)), options(wanted) {
+            : model(std::move(bound)),
+              executor(std::move(lent)),
+              options(wanted),
+              cache_layers(model.spec().cache_layers()) {
             options.rows = (std::max)(options.rows, 1u);
             options.sequences = (std::max)(options.sequences, 1u);
             options.logits = (std::max)(options.logits, 1u);
@@ -198,7 +201,7 @@ class Context {
                 wanted += part.want == Want::all ? part.tokens.size() : part.want == Want::last ? 1 : 0;
             }
             const CacheShape& cache = parts.front().sequence->pool().shape();
-            if (cache.layers != model.spec().cache_layers())
+            if (cache.layers != cache_layers)
                 return invalid("a cache made for another model", "make the KvCache from this context");
             if (rows > options.rows) {
                 return invalid(detail::text(rows, " tokens in one pass, the context holds ", options.rows),
@@ -266,6 +269,7 @@ class Context {
         Model<B> model;
         AnyExecutor executor;
         ContextOptions options;
+        std::vector<CacheLayer> cache_layers;
         PassShape shape;
         typename B::Buffer buffer;
         std::size_t buffer_bytes = 0;
