@@ -78,6 +78,12 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
 
     const auto start = Clock::now();
     const std::vector<decant::Token> tokens = encode_prompt(weights, tokenizer, prompt);
+    if (tokens.size() + most > model.spec().context_length) {
+        std::fprintf(
+            stderr,
+            "note: %zu tokens of prompt and up to %zu of answer exceed the %llu that the model was trained for\n",
+            tokens.size(), most, static_cast<unsigned long long>(model.spec().context_length));
+    }
     const auto cache = decant::KvCache{context, {.tokens = tokens.size() + most}};
     auto sequence = cache.sequence().value();
     const decant::Sampler sampler;

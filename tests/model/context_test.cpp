@@ -634,3 +634,27 @@ TEST_CASE("a context and a sequence may be moved", "[model]") {
     sequence = taken(elsewhere.sequence());  // gives the old blocks back
     CHECK(elsewhere.free_blocks() == elsewhere.blocks());
 }
+
+TEST_CASE("context: absurd capacities and parts without a sequence are errors", "[model][context]") {
+    const auto weights = decant::Weights::open(decant_test::data("tiny-gguf/llama2.gguf"));
+    REQUIRE(weights);
+    const auto model = decant::Model<decant::Simd>::bind(*weights);
+    REQUIRE(model);
+    const decant::Token token{1};
+    for (const decant::ContextOptions options :
+         {decant::ContextOptions{512, 4000000000u, 16}, decant::ContextOptions{4000000000u, 16, 16},
+          decant::ContextOptions{512, 16, 4000000000u}}) {
+        decant::Context<decant::Simd> context(*model, options);
+        const decant::KvCache<decant::Simd> cache(context, {.tokens = 64});
+        auto sequence = cache.sequence();
+        REQUIRE(sequence);
+        const auto logits = context.prefill(*sequence, {&token, 1});
+        REQUIRE_FALSE(logits);
+        CHECK(logits.error().code == decant::ErrorCode::invalid_argument);
+        CHECK(sequence->size() == 0);
+    }
+    decant::Context<decant::Simd> context(*model);
+    const auto nothing = context.pass({{nullptr, {&token, 1}}});
+    REQUIRE_FALSE(nothing);
+    CHECK(nothing.error().code == decant::ErrorCode::invalid_argument);
+}

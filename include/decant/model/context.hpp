@@ -183,6 +183,7 @@ class Context {
             std::size_t rows = 0;
             std::size_t wanted = 0;
             for (const Part& part : parts) {
+                if (part.sequence == nullptr) return invalid("a part without a sequence", "set PassPart::sequence");
                 if (part.tokens.empty()) return invalid("a part without tokens", "pass at least one token");
                 if (&part.sequence->pool() != &parts.front().sequence->pool())
                     return invalid("sequences of different caches", "use one pass per cache");
@@ -217,6 +218,13 @@ class Context {
         /// Reserves and records at the first pass, and again when a cache has longer block tables.
         Result<void> prepare(std::uint32_t table_blocks) {
             if (pass && shape.table >= table_blocks) return {};
+            constexpr std::uint64_t most = std::uint64_t{1} << 28;
+            if ((std::max)(options.rows, options.logits) > most ||
+                std::uint64_t{options.sequences} * table_blocks > most) {
+                return invalid(detail::text("a context for ", options.rows, " tokens, ", options.sequences,
+                                            " sequences and ", options.logits, " rows of logits"),
+                               "lower the ContextOptions");
+            }
             const ModelSpec& spec = model.spec();
             const PassShape fresh{options.rows, options.sequences, options.logits, table_blocks};
             buffer_bytes = Workspace<B>::floats(spec, fresh) * sizeof(float);
