@@ -74,7 +74,8 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
                 title.data(), model.spec().layers.size(), static_cast<double>(parameters(weights)) / 1e6,
                 open_seconds * 1e3);
     const auto isa = decant::name(model.backend().kernels().isa());
-    std::printf("%zu threads, %.*s\n\n> %s\n\n", threads, static_cast<int>(isa.size()), isa.data(), prompt.c_str());
+    std::printf("%zu thread%s, %.*s\n\n> %s\n\n", threads, threads == 1 ? "" : "s", static_cast<int>(isa.size()),
+                isa.data(), prompt.c_str());
 
     const auto start = Clock::now();
     const std::vector<decant::Token> tokens = encode_prompt(weights, tokenizer, prompt);
@@ -104,6 +105,7 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
 
     double first_seconds = 0.0;
     std::size_t decoded = 0;
+    bool cut = false;
     const auto decoding = Clock::now();
     for (std::size_t made = 0; made < most; ++made) {
         const decant::Token token = sampler.pick(logits, sequence.tokens()).value();
@@ -112,13 +114,14 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
         const auto piece = text.push(token);
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
-        if (made + 1 == most) break;
+        cut = made + 1 == most;
+        if (cut) break;
         logits = context.decode(sequence, token).value();
         ++decoded;
     }
     const double decode_seconds = seconds_since(decoding);
     const auto rest = text.finish();
-    std::printf("%.*s\n\n", static_cast<int>(rest.size()), rest.data());
+    std::printf("%.*s%s\n\n", static_cast<int>(rest.size()), rest.data(), cut ? " [...] (cut by --tokens)" : "");
 
     std::printf("time to first token  %8.1f ms\n", first_seconds * 1e3);
     std::printf("prefill              %8.1f tokens/s  (%zu tokens of prompt)\n",

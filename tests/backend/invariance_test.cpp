@@ -252,7 +252,7 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
             CHECK(runs > 0);
         }
 
-        // Another thread asks to stop at any moment.
+        // Another thread asks to stop at any moment, and this one at the start, should the other sleep throughout.
         decant::StopFlag stop;
         std::atomic<bool> over{false};
         std::thread nuisance([&] {
@@ -263,6 +263,7 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
         });
         std::uint64_t stops = 0;
         const std::size_t wrong = wrong_answers(random, runner, texts, [&](auto& pass) {
+            stop.request();
             while (pass.run(executor, {&stop}) == RunState::stopped) {
                 ++stops;
                 stop.clear();

@@ -650,7 +650,7 @@ TEST_CASE("context: absurd capacities and parts without a sequence are errors", 
         REQUIRE(sequence);
         const auto logits = context.prefill(*sequence, {&token, 1});
         REQUIRE_FALSE(logits);
-        CHECK(logits.error().code == decant::ErrorCode::invalid_argument);
+        CHECK(logits.error().code == decant::ErrorCode::out_of_memory);
         CHECK(sequence->size() == 0);
     }
     decant::Context<decant::Simd> context(*model);

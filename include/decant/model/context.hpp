@@ -221,9 +221,10 @@ class Context {
             constexpr std::uint64_t most = std::uint64_t{1} << 28;
             if ((std::max)(options.rows, options.logits) > most ||
                 std::uint64_t{options.sequences} * table_blocks > most) {
-                return invalid(detail::text("a context for ", options.rows, " tokens, ", options.sequences,
-                                            " sequences and ", options.logits, " rows of logits"),
-                               "lower the ContextOptions");
+                return Error{ErrorCode::out_of_memory,
+                             detail::text("a context for ", options.rows, " tokens, ", options.sequences,
+                                          " sequences and ", options.logits, " rows of logits"),
+                             "pass", "lower the ContextOptions"};
             }
             const ModelSpec& spec = model.spec();
             const PassShape fresh{options.rows, options.sequences, options.logits, table_blocks};
