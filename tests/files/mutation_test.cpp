@@ -6,6 +6,7 @@
 #include <decant/files/gguf_writer.hpp>
 
 #include "files/support.hpp"
+#include "support/random.hpp"
 
 #include <array>
 #include <cstdint>
@@ -16,21 +17,10 @@ using decant::DType;
 using decant::GgufWriter;
 using decant::Weights;
 using decant_test::open_copy;
+using decant_test::Random;
 using decant_test::touch;
 
 namespace {
-
-/// splitmix64: a fixed sequence everywhere.
-struct Random {
-    std::uint64_t state;
-    std::uint64_t next() {
-        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
-    }
-    std::size_t below(std::size_t end) { return static_cast<std::size_t>(next() % end); }
-};
 
 std::vector<std::byte> small_gguf() {
     const std::vector<float> numbers(64, 1.0f);

@@ -4,6 +4,8 @@
 /// \file
 /// Small model files made to order, for tests with and without Catch2.
 
+#include "support/random.hpp"
+
 #include <decant/core/dtype.hpp>
 #include <decant/files/gguf_writer.hpp>
 #include <decant/files/weights.hpp>
@@ -20,20 +22,6 @@
 #include <vector>
 
 namespace decant_test {
-
-/// splitmix64 (Steele, Lea and Flood 2014): a fixed sequence everywhere.
-struct Random {
-    std::uint64_t state;
-    std::uint64_t next() {
-        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
-    }
-    std::size_t below(std::size_t end) { return static_cast<std::size_t>(next() % end); }
-    /// Uniform in [-1, 1).
-    float number() { return static_cast<float>(static_cast<std::int64_t>(next())) * 0x1.0p-63f; }
-};
 
 /// A Llama file with the names of GGUF and weights of one dtype; every part can be left out or changed before `open`.
 struct TinyFile {
