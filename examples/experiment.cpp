@@ -87,7 +87,7 @@ void run(const std::string& path, const std::string& prompt, std::size_t threads
     }
     const auto cache = decant::KvCache{context, {.tokens = tokens.size() + most}};
     auto sequence = cache.sequence().value();
-    const decant::Sampler sampler;
+    decant::Sampler sampler;
     decant::TextStream text(tokenizer);
 
     // In chunks of our own, so that a long prompt shows how far it is.

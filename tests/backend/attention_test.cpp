@@ -126,7 +126,8 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
         queries.push_back({s, random.between(0, lengths[s] - 1)});
     }
     random.shuffle(queries);
-    const decant::AttentionSpec spec{heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim))};
+    const auto window = random.pick<std::uint32_t>({0, 0, 1, 4, 63, 64, 65, 100, 1'000'000'000});
+    const decant::AttentionSpec spec{heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)), window};
     const std::size_t columns = std::size_t{heads} * head_dim;
     const std::vector<float> q = random.floats(queries.size() * columns, 3.0f);
     const std::vector<float> got = attend<B>(queries, q, tables, cache, 1, spec);
@@ -134,12 +135,14 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     Worst worst;
     for (std::size_t t = 0; t < queries.size(); ++t) {
         const std::size_t length = queries[t].position + 1;
+        const auto visible = [&](std::size_t p) { return window == 0 || p + window > queries[t].position; };
         const std::size_t first = sequences.first[queries[t].sequence];
         for (std::size_t h = 0; h < heads; ++h) {
             const std::size_t kv_offset = h / (heads / kv_heads) * head_dim;
             std::vector<double> scores(length);
             double highest = -1e300, largest = 0.0, total = 0.0;
             for (std::size_t p = 0; p < length; ++p) {
+                if (!visible(p)) continue;
                 double size = 0.0;
                 for (std::size_t i = 0; i < head_dim; ++i) {
                     const double product = q[t * columns + h * head_dim + i] *
@@ -150,7 +153,8 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
                 highest = (std::max)(highest, scores[p]);
                 largest = (std::max)(largest, size);
             }
-            for (double& score : scores) total += score = std::exp(score - highest);
+            for (std::size_t p = 0; p < length; ++p)
+                total += scores[p] = visible(p) ? std::exp(scores[p] - highest) : 0.0;
             for (std::size_t i = 0; i < head_dim; ++i) {
                 double expected = 0.0, size = 0.0;
                 for (std::size_t p = 0; p < length; ++p) {
@@ -164,7 +168,7 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
             }
         }
     }
-    CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size);
+    CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size, window);
     CHECK(worst.units() <= 1.0);
 }
 
@@ -189,12 +193,36 @@ TEMPLATE_TEST_CASE("attention: grouped heads over ragged paged sequences", "", D
             check_attention<TestType>(random, 6, 2, 33, block_tokens, dtype);
 }
 
+// The case KV-04 of ../shared/cases: a query at p sees p - 3 to p; a window of 1 sees itself, one of 0 or of more than
+// there is sees everything.
+TEMPLATE_TEST_CASE("attention: KV-04, the border of a window", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(24);
+    const std::vector<std::size_t> lengths{14};
+    Sequences sequences(random, lengths, 1, 0.0f);  // equal scores: the mean of the visible values
+    for (std::size_t p = 0; p < 14; ++p) sequences.v[p] = static_cast<float>(p);
+    const Tables tables(random, lengths, 4);
+    TestCache<TestType> cache(TestType{}, {{{1, 1}}, 4, DType::f32}, tables.pool);
+    store<TestType>(sequences, tables, cache, 0);
+    std::vector<Query> queries;
+    for (std::size_t p = 0; p < 14; ++p) queries.push_back({0, p});
+    const std::vector<float> q(queries.size(), 1.0f);
+    for (const std::uint32_t window : {0u, 1u, 4u, 1'000'000'000u}) {
+        const auto y = attend<TestType>(queries, q, tables, cache, 0, {1, 1, 1, 1.0f, window});
+        for (std::size_t p = 0; p < 14; ++p) {
+            const std::size_t seen = window == 0 ? p + 1 : (std::min)(p + 1, std::size_t{window});
+            CAPTURE(window, p);
+            CHECK(std::abs(y[p] - (static_cast<float>(p) - static_cast<float>(seen - 1) / 2)) < 1e-5f);
+        }
+    }
+}
+
 TEMPLATE_TEST_CASE("attention: neither the order nor the size of blocks changes a bit", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(22);
     const std::vector<std::size_t> lengths{150, 1, 67};
     const std::vector<Query> queries{{2, 66}, {0, 149}, {1, 0}, {0, 64}, {2, 3}};
-    const decant::AttentionSpec spec{6, 2, 24, 0.25f};
+    const decant::AttentionSpec spec{6, 2, 24, 0.25f, random.pick<std::uint32_t>({0, 70})};
     const Sequences sequences(random, lengths, 48, 2.0f);
     const std::vector<float> q = random.floats(queries.size() * 144);
     for (const DType dtype : {DType::f32, DType::f16}) {

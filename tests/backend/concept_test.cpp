@@ -18,7 +18,23 @@ static_assert(decant::Backend<decant::BasicSimd<decant::simd::Portable>>);
 static_assert(!decant::Backend<int>);
 
 /// The operations of a pass, each of which can be left out.
-enum class Operation { none, embed, norm, linear, angles, rope, store, attend, gate, gather, reserve, run };
+enum class Operation {
+    none,
+    embed,
+    norm,
+    linear,
+    angles,
+    rope,
+    store,
+    attend,
+    gate,
+    gather,
+    pick,
+    move,
+    reserve,
+    run,
+    workspace_bytes
+};
 
 template <Operation missing>
 struct PassWithout {
@@ -32,14 +48,17 @@ struct PassWithout {
     void attend(View, std::uint32_t, const decant::AttentionSpec&, View) requires(missing != Op::attend) {}
     void gate(View, View, decant::Activation, View) requires(missing != Op::gate) {}
     void gather(View, View) requires(missing != Op::gather) {}
+    void pick(View, std::uint32_t, View) requires(missing != Op::pick) {}
+    void move(std::uint32_t, View, const decant::RopeSpec&) requires(missing != Op::move) {}
     decant::Result<void> reserve(const decant::PassShape&, std::uint32_t) requires(missing != Op::reserve) {
         return {};
     }
     decant::RunState run(const decant::AnyExecutor&, decant::RunLimits) requires(missing != Op::run) { return {}; }
+    std::size_t workspace_bytes() const requires(missing != Op::workspace_bytes) { return 0; }
 };
 
 /// The members of a backend, each of which can be left out.
-enum class Member { none, allocate, weight, constant, view, pass, upload, copy, download, wait };
+enum class Member { none, allocate, weight, constant, view, pass, pass_bytes, upload, copy, download, wait };
 
 template <Operation operation, Member missing = Member::none>
 struct BackendWithout {
@@ -56,6 +75,10 @@ struct BackendWithout {
     decant::Result<Weight> constant(std::vector<float>) const requires(missing != M::constant) { return Weight{}; }
     View view(Buffer&, std::size_t, std::uint32_t, decant::RowSet) const requires(missing != M::view) { return {}; }
     Pass pass(std::size_t) const requires(missing != M::pass) { return {}; }
+    std::size_t pass_bytes(const decant::PassShape&, std::uint32_t, std::size_t) const
+        requires(missing != M::pass_bytes) {
+        return 0;
+    }
     void upload(Pass&, const decant::PassInputs&, Buffer&, const decant::CacheShape&) const
         requires(missing != M::upload) {}
     void copy(Buffer&, std::size_t, std::size_t, std::size_t) const requires(missing != M::copy) {}
@@ -76,12 +99,13 @@ static_assert(!without_operation<Operation::embed> && !without_operation<Operati
               !without_operation<Operation::linear> && !without_operation<Operation::angles> &&
               !without_operation<Operation::rope> && !without_operation<Operation::store> &&
               !without_operation<Operation::attend> && !without_operation<Operation::gate> &&
-              !without_operation<Operation::gather> && !without_operation<Operation::reserve> &&
-              !without_operation<Operation::run>);
+              !without_operation<Operation::gather> && !without_operation<Operation::pick> &&
+              !without_operation<Operation::move> && !without_operation<Operation::reserve> &&
+              !without_operation<Operation::run> && !without_operation<Operation::workspace_bytes>);
 static_assert(!without_member<Member::allocate> && !without_member<Member::weight> &&
               !without_member<Member::constant> && !without_member<Member::view> && !without_member<Member::pass> &&
-              !without_member<Member::upload> && !without_member<Member::copy> && !without_member<Member::download> &&
-              !without_member<Member::wait>);
+              !without_member<Member::pass_bytes> && !without_member<Member::upload> && !without_member<Member::copy> &&
+              !without_member<Member::download> && !without_member<Member::wait>);
 
 }  // namespace
 

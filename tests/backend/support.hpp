@@ -174,7 +174,7 @@ struct Batch {
         std::copy(blocks.begin(), blocks.end(), tables.begin() + static_cast<std::ptrdiff_t>(sequence * shape.table));
     }
     decant::PassInputs inputs() const {
-        return {rows, wanted_rows, tokens, positions, sequences, cache_slots, tables, wanted};
+        return {rows, wanted_rows, tokens, positions, sequences, cache_slots, {}, tables, wanted};
     }
 };
 

@@ -33,6 +33,12 @@ struct Counting {
         SerialExecutor{}.parallel_for(n, task);
     }
 };
+/// Can be referred to only.
+struct Pinned : SerialExecutor {
+    Pinned() = default;
+    Pinned(const Pinned&) = delete;
+    Pinned& operator=(const Pinned&) = delete;
+};
 struct MoveOnly {
     std::unique_ptr<int> calls = std::make_unique<int>(0);
     std::size_t concurrency() const { return 3; }
@@ -40,8 +46,18 @@ struct MoveOnly {
 };
 
 static_assert(Executor<SerialExecutor> && Executor<AnyExecutor> && Executor<Counting> && Executor<MoveOnly>);
+static_assert(Executor<decant_test::OnJobs> && Executor<const decant_test::ReversedExecutor>);
 static_assert(!Executor<WithoutConcurrency> && !Executor<WithoutLoop> && !Executor<int>);
 static_assert(std::is_trivially_copyable_v<TaskRef>);
+
+// What AnyExecutor takes: whatever it can call as it is given, and can hold.
+static_assert(std::is_constructible_v<AnyExecutor, Counting&> && std::is_constructible_v<AnyExecutor, Counting>);
+static_assert(std::is_constructible_v<AnyExecutor, const SerialExecutor&> &&
+              std::is_constructible_v<AnyExecutor, const SerialExecutor>);
+static_assert(std::is_constructible_v<AnyExecutor, MoveOnly> && std::is_constructible_v<AnyExecutor, Pinned&>);
+static_assert(!std::is_constructible_v<AnyExecutor, const Counting&>);  // its loop is not const
+static_assert(!std::is_constructible_v<AnyExecutor, Pinned> && !std::is_constructible_v<AnyExecutor, int>);
+static_assert(!std::is_convertible_v<SerialExecutor, AnyExecutor>);
 
 std::vector<std::size_t> order(const AnyExecutor& executor, std::size_t n) {
     std::vector<std::size_t> seen;
@@ -86,4 +102,41 @@ TEST_CASE("executor: an lvalue is referred to, a temporary is owned") {
     static_cast<void>(order(holder, 3));
     CHECK(*calls == 2);
     CHECK(copy.concurrency() == 3);
+}
+
+TEST_CASE("executor: a constant one will do, and moving from the holder leaves it whole") {
+    const decant_test::ReversedExecutor reversed;
+    AnyExecutor first(reversed);
+    CHECK(order(first, 3) == std::vector<std::size_t>{2, 1, 0});
+    const AnyExecutor second = std::move(first);
+    CHECK(order(first, 3) == order(second, 3));  // NOLINT(bugprone-use-after-move): that is the promise
+}
+
+TEST_CASE("executor: a job system, also from inside its jobs") {
+    for (const std::size_t threads : {0u, 1u, 3u}) {
+        decant_test::Jobs jobs(threads);
+        const AnyExecutor executor(decant_test::OnJobs{jobs});
+        CHECK(executor.concurrency() == threads + 1);
+        struct Loops {
+            const AnyExecutor& executor;
+            std::vector<std::vector<int>> calls;
+        } loops{executor, {}};
+        struct Inner {
+            std::vector<int>& calls;
+        };
+        std::size_t wrong = 0;
+        for (int round = 0; round < 200; ++round) {
+            loops.calls.assign(7, std::vector<int>(5));
+            executor.parallel_for(7, {&loops, [](void* object, std::size_t i) {
+                                          auto& outer = *static_cast<Loops*>(object);
+                                          Inner inner{outer.calls[i]};
+                                          outer.executor.parallel_for(5, {&inner, [](void* to, std::size_t k) {
+                                                                              ++static_cast<Inner*>(to)->calls[k];
+                                                                          }});
+                                      }});
+            for (const auto& calls : loops.calls) wrong += calls != std::vector<int>(5, 1);
+        }
+        CHECK(wrong == 0);
+        executor.parallel_for(0, {});
+    }
 }

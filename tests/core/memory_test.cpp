@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -93,3 +95,94 @@ TEST_CASE("memory: only touched pages cost memory, and all are given back") {
     CHECK(resident() - before < slack);
 }
 #endif
+
+namespace {
+
+/// A host's arena that counts, poisons what it hands out, and refuses after `left` allocations.
+struct Arena {
+    std::size_t left = (std::numeric_limits<std::size_t>::max)();
+    std::size_t bytes = 0;
+    std::size_t blocks = 0;
+
+    static void* allocate(void* self, std::size_t size) {
+        auto& arena = *static_cast<Arena*>(self);
+        if (arena.left == 0) return nullptr;
+        --arena.left;
+        void* data = std::aligned_alloc(HostMemory::alignment, (size + 63) / 64 * 64);
+        std::memset(data, 0xff, size);
+        arena.bytes += size;
+        ++arena.blocks;
+        return data;
+    }
+    static void release(void* self, void* data, std::size_t size) {
+        auto& arena = *static_cast<Arena*>(self);
+        arena.bytes -= size;
+        --arena.blocks;
+        std::free(data);
+    }
+    decant::MemorySource source() { return {this, &allocate, &release}; }
+};
+
+}  // namespace
+
+TEST_CASE("memory: a limit is kept over all copies of the handle, and what is given back can be taken again") {
+    const decant::Memory memory(decant::MemoryOptions{.limit = 1000});
+    const decant::Memory copy = memory;
+    CHECK(memory.limit() == 1000);
+    HostMemory first = memory.allocate(600).value();
+    CHECK(copy.used() == 600);
+    const auto second = copy.allocate(401);
+    REQUIRE(!second);
+    CHECK(second.error().code == ErrorCode::out_of_memory);
+    for (const char* number : {"401", "1000", "600"}) CHECK(second.error().message().find(number) != std::string::npos);
+    CHECK(!copy.allocate((std::numeric_limits<std::size_t>::max)()));
+    CHECK(memory.used() == 600);
+    HostMemory rest = copy.allocate(400).value();
+    CHECK(memory.used() == 1000);
+    first = HostMemory();
+    CHECK(memory.used() == 400);
+    HostMemory moved = std::move(rest);
+    CHECK(memory.used() == 400);
+    moved = memory.allocate(500).value();
+    CHECK(memory.used() == 500);
+}
+
+TEST_CASE("memory: the default handle has no limit and does not count") {
+    const decant::Memory memory;
+    CHECK(memory.limit() == (std::numeric_limits<std::size_t>::max)());
+    const HostMemory block = memory.allocate(1 << 20).value();
+    CHECK(memory.used() == 0);
+}
+
+TEST_CASE("memory: a host supplies it and gets everything back") {
+    Arena arena;
+    {
+        const decant::Memory memory(decant::MemoryOptions{.source = arena.source()});
+        HostMemory a = memory.allocate(100).value();
+        const HostMemory b = memory.allocate(5000).value();
+        CHECK(a.data()[99] == std::byte{0xff});
+        CHECK(arena.bytes == 5100);
+        CHECK(memory.used() == 5100);
+        a = HostMemory::allocate(10).value();  // from the system
+        CHECK(arena.bytes == 5000);
+        arena.left = 0;
+        const auto refused = memory.allocate(1);
+        REQUIRE(!refused);
+        CHECK(refused.error().code == ErrorCode::out_of_memory);
+        CHECK(memory.used() == 5000);
+    }
+    CHECK(arena.bytes == 0);
+    CHECK(arena.blocks == 0);
+}
+
+TEST_CASE("memory: a buffer keeps its origin alive") {
+    Arena arena;
+    HostMemory block;
+    {
+        const decant::Memory memory(decant::MemoryOptions{.source = arena.source()});
+        block = memory.allocate(64).value();
+    }
+    CHECK(arena.blocks == 1);
+    block = HostMemory();
+    CHECK(arena.blocks == 0);
+}

@@ -48,8 +48,9 @@ TEST_CASE("text: strings and numbers are joined in their shortest decimal form")
     CHECK(text(std::uint8_t{200}, " ", std::int8_t{-5}) == "200 -5");
     CHECK(text(true, false) == "truefalse");
     CHECK(text(0.5, " ", 1e30, " ", -2.25f) == "0.5 1e+30 -2.25");
-    CHECK(text(1.0 / 3) == "0.333333");
-    CHECK(text(-(std::numeric_limits<double>::max)()) == "-1.79769e+308");
+    CHECK(text(1.0 / 3, " ", 1.0f / 3) == "0.3333333333333333 0.33333334");
+    CHECK(text(1234567.875) == "1234567.875");
+    CHECK(text(-(std::numeric_limits<double>::max)()) == "-1.7976931348623157e+308");
     CHECK(text(std::numeric_limits<float>::infinity()) == "inf");
 }
 

@@ -110,3 +110,32 @@ TEST_CASE("views of a folder survive copies and moves of the handle", "[files][f
     CHECK(std::to_integer<char>(tensor.bytes[1]) == 'y');
     CHECK(copy.find("w")->bytes.data() == tensor.bytes.data());
 }
+
+TEST_CASE("opening a folder tells its progress by shard, and can be stopped", "[files][folder]") {
+    const TemporaryFolder folder("progress");
+    std::string map;
+    for (const char name : {'a', 'b', 'c'}) {
+        std::string content = shard;
+        content[content.find('w')] = name;
+        (void)folder.write(std::string(1, name) + ".safetensors", bytes_of(content));
+        map += std::string(map.empty() ? "" : ",") + '"' + name + "\":\"" + name + ".safetensors\"";
+    }
+    REQUIRE(open_with_index(folder, "{\"weight_map\":{" + map + "}}"));
+
+    std::vector<std::uint64_t> done;
+    const auto opened = Weights::open(folder.path(), {.progress = [&](decant::Progress progress) {
+                                          CHECK(progress.total == 3);
+                                          done.push_back(progress.done);
+                                      }});
+    REQUIRE(opened);
+    CHECK(done == std::vector<std::uint64_t>{0, 1, 2, 3});
+    for (std::uint64_t moment = 0; moment <= 3; ++moment) {
+        const auto stopped = Weights::open(
+            folder.path(), {.progress = [&](decant::Progress progress) { return progress.done < moment; }});
+        REQUIRE(!stopped);
+        CHECK(stopped.error().code == ErrorCode::cancelled);
+    }
+    decant::StopFlag stop;
+    stop.request();
+    CHECK(!Weights::open(folder.path(), {.stop = &stop}));
+}

@@ -104,6 +104,20 @@ TEST_CASE("lookup finds what is there, and names what is missing", "[files][weig
     CHECK(errno == 33);
 }
 
+TEST_CASE("warming up reads every byte once, tells how far it is, and can be stopped", "[files][weights]") {
+    const auto weights = Weights::open(decant_test::data("tiny-gguf/llama3.gguf")).value();
+    std::uint64_t last = 0;
+    REQUIRE(weights.warm_up({.progress = [&](decant::Progress progress) {
+        CHECK(progress.total == weights.mapped_bytes());
+        CHECK(progress.done >= last);
+        last = progress.done;
+    }}));
+    CHECK(last == weights.mapped_bytes());
+    const auto stopped = weights.warm_up({.progress = [](decant::Progress) { return false; }});
+    REQUIRE(!stopped);
+    CHECK(stopped.error().code == decant::ErrorCode::cancelled);
+}
+
 TEST_CASE("the real model opens", "[files][weights][model]") {
     const auto weights = Weights::open(decant_test::smollm2());
     REQUIRE(weights);

@@ -40,6 +40,17 @@ TEST_CASE("uniform numbers use all bits of seed and position", "[sample]") {
     }
 }
 
+TEST_CASE("lanes of a position are numbers of their own", "[sample]") {
+    CHECK(uniform(5, 9, 0) == uniform(5, 9));
+    for (int bit = 0; bit < 32; ++bit) CHECK(uniform(5, 9, std::uint32_t{1} << bit) != uniform(5, 9));
+    // Lane 1 says nothing of lane 0: the product of the deviations has a mean of 0 and a deviation of 1/12.
+    double sum = 0.0;
+    constexpr int draws = 10'000;
+    for (std::uint64_t position = 0; position < draws; ++position)
+        sum += (uniform(5, position, 0) - 0.5) * (uniform(5, position, 1) - 0.5);
+    CHECK(std::fabs(sum) < 4 * std::sqrt(static_cast<double>(draws)) / 12);
+}
+
 TEST_CASE("uniform numbers fill the interval evenly, along positions and along seeds", "[sample]") {
     constexpr std::size_t bins = 64;
     constexpr std::size_t draws = 64'000;

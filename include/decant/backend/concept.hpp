@@ -30,7 +30,7 @@ namespace decant::inline DECANT_ABI {
 template <class P, class View, class Weight, class Target>
 concept Operations = requires(P& pass, View view, const Weight& weight, std::initializer_list<Target> targets,
                               const NormSpec& norm, const RopeSpec& rope, const AttentionSpec& attention,
-                              Activation activation, std::uint32_t layer) {
+                              Activation activation, std::uint32_t layer, std::uint32_t k) {
     pass.embed(weight, view);
     pass.norm(view, weight, norm, view);
     pass.linear(view, targets);  // several weights share one prepared x
@@ -40,14 +40,19 @@ concept Operations = requires(P& pass, View view, const Weight& weight, std::ini
     pass.attend(view, layer, attention, view);
     pass.gate(view, view, activation, view);
     pass.gather(view, view);
+    pass.pick(view, k, view);
+    pass.move(layer, view, rope);
 };
 
-/// A pass: `reserve` once per shape, `record` once, then `upload`, `run` as often as there are inputs.
+/// A pass: `reserve` once per shape, `record` once, then `upload`, `run` as often as there are inputs. The host may
+/// change the inputs once `run` has finished: a device that still computes then has copied them. What `wait` returns
+/// stays as it is until the next `upload` to a pass that writes the same buffer.
 template <class P>
 concept ResumablePass = requires(P& pass, const PassShape& shape, std::uint32_t columns, const AnyExecutor& executor,
                                  RunLimits limits) {
     { pass.reserve(shape, columns) } -> std::same_as<Result<void>>;
     { pass.run(executor, limits) } -> std::same_as<RunState>;
+    { pass.workspace_bytes() } -> std::same_as<std::size_t>;
 };
 
 template <class B>
@@ -55,12 +60,14 @@ concept Backend = std::copyable<B> && ResumablePass<typename B::Pass> &&
     Operations<typename B::Pass, typename B::View, typename B::Weight, typename B::LinearTarget> &&
     requires(const B& backend, typename B::Buffer& buffer, typename B::Pass& pass, typename B::View view,
              typename B::Ticket ticket, const Tensor& tensor, std::vector<float> values, const PassInputs& inputs,
-             const CacheShape& shape, std::size_t size, std::uint32_t columns, RowSet rows) {
+             const CacheShape& shape, const PassShape& capacities, std::size_t size, std::uint32_t columns,
+             RowSet rows) {
     { backend.allocate(size) } -> std::same_as<Result<typename B::Buffer>>;
     { backend.weight(tensor) } -> std::same_as<Result<typename B::Weight>>;
     { backend.constant(values) } -> std::same_as<Result<typename B::Weight>>;
     { backend.view(buffer, size, columns, rows) } -> std::same_as<typename B::View>;
     { backend.pass(size) } -> std::same_as<typename B::Pass>;
+    { backend.pass_bytes(capacities, columns, size) } -> std::same_as<std::size_t>;  // for `MemoryPlan`
     backend.upload(pass, inputs, buffer, shape);
     backend.copy(buffer, size, size, size);
     { backend.download(view, size) } -> std::same_as<typename B::Ticket>;

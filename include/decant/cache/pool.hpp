@@ -20,8 +20,9 @@ namespace decant::inline DECANT_ABI {
 template <class B>
 class BlockPool {
  public:
-    /// Errors: `invalid_argument` for impossible sizes, `out_of_memory`.
-    [[nodiscard]] static Result<BlockPool> create(const B& backend, CacheShape shape, std::size_t tokens) {
+    /// How many blocks hold `tokens` tokens. Errors: `invalid_argument` for impossible sizes, `out_of_memory` beyond
+    /// the address space.
+    [[nodiscard]] static Result<std::size_t> blocks_for(const CacheShape& shape, std::size_t tokens) {
         constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
         if (shape.dtype != DType::f32 && shape.dtype != DType::f16) {
             return Error{ErrorCode::invalid_argument, detail::text("cache entries of ", name(shape.dtype)), "KvCache",
@@ -46,6 +47,12 @@ class BlockPool {
             }
             left -= static_cast<std::size_t>(row);
         }
+        return blocks;
+    }
+
+    /// Errors: those of `blocks_for`, `out_of_memory`.
+    [[nodiscard]] static Result<BlockPool> create(const B& backend, CacheShape shape, std::size_t tokens) {
+        DECANT_TRY(const std::size_t blocks, blocks_for(shape, tokens));
         DECANT_TRY(auto buffer, backend.allocate(blocks * shape.block_bytes()));
         return BlockPool(backend, std::move(shape), std::move(buffer), blocks);
     }

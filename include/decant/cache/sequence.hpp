@@ -41,23 +41,26 @@ class Sequence {
     }
     ~Sequence() { clear(); }
 
-    /// Tokens whose keys and values are in the cache.
-    [[nodiscard]] std::span<const Token> tokens() const noexcept { return tokens_; }
+    /// Tokens whose keys and values are in the cache. Valid until the sequence changes, moves or ends.
+    [[nodiscard]] std::span<const Token> tokens() const& noexcept { return tokens_; }
+    std::span<const Token> tokens() const&& = delete;
     [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
 
-    /// Physical block of every `block_tokens` positions.
-    [[nodiscard]] std::span<const std::int32_t> table() const noexcept { return table_; }
+    /// Physical block of every `block_tokens` positions. Valid as `tokens`.
+    [[nodiscard]] std::span<const std::int32_t> table() const& noexcept { return table_; }
+    std::span<const std::int32_t> table() const&& = delete;
 
     /// Forgets all tokens from position `size` on, and room that was reserved; the blocks they alone used go back. No
     /// effect if there are fewer tokens.
     void truncate(std::size_t size) noexcept {
-        if (size > tokens_.size()) return;
+        if (pool_ == nullptr || size > tokens_.size()) return;
         tokens_.resize(size);
         release_from(blocks_for(size));
     }
 
     /// A second sequence with the same past. Blocks are shared until one of the two writes into them.
     [[nodiscard]] Sequence fork() const {
+        DECANT_ASSERT(pool_ != nullptr);
         Sequence copy(pool_);
         copy.tokens_ = tokens_;
         copy.table_.assign(table_.begin(), table_.begin() + static_cast<std::ptrdiff_t>(blocks_for(size())));
@@ -66,8 +69,12 @@ class Sequence {
     }
 
     /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has
-    /// changed.
+    /// changed. `invalid_argument` for a sequence that was moved from.
     [[nodiscard]] Result<void> reserve(std::size_t count) {
+        if (pool_ == nullptr) {
+            return Error{ErrorCode::invalid_argument, "a sequence that was moved from", "KvCache",
+                         "use the one it was moved to"};
+        }
         const std::size_t filled = blocks_for(size());
         const std::size_t needed = blocks_for(size() + count);
         const bool split = count > 0 && size() % pool_->shape().block_tokens != 0 && pool_->shared(table_[filled - 1]);
@@ -86,9 +93,38 @@ class Sequence {
  private:
     friend class Context<B>;
 
+    /// Gives positions [first, last) blocks that no other sequence uses. Errors: `cache_full`; then nothing has
+    /// changed.
+    [[nodiscard]] Result<void> unshare(std::size_t first, std::size_t last) {
+        const std::size_t begin = first / pool_->shape().block_tokens;
+        const std::size_t end = blocks_for(last);
+        std::size_t shared = 0;
+        for (std::size_t b = begin; b < end; ++b) shared += pool_->shared(table_[b]) ? 1 : 0;
+        if (shared > pool_->free_blocks()) {
+            return Error{ErrorCode::cache_full,
+                         detail::text("writing into ", shared, " shared blocks needs as many of its own, ",
+                                      pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
+                         "KvCache", "truncate or destroy sequences, or make the cache larger"};
+        }
+        for (std::size_t b = begin; b < end; ++b)
+            if (pool_->shared(table_[b])) table_[b] = pool_->split(table_[b]);
+        return {};
+    }
+    /// The rows of [first + count, size) have moved to `first`.
+    void close_gap(std::size_t first, std::size_t count) noexcept {
+        const auto at = tokens_.begin() + static_cast<std::ptrdiff_t>(first);
+        tokens_.erase(at, at + static_cast<std::ptrdiff_t>(count));
+        release_from(blocks_for(tokens_.size()));
+    }
+    [[nodiscard]] std::size_t slot(std::size_t position) const noexcept {
+        const std::size_t block = pool_->shape().block_tokens;
+        return static_cast<std::size_t>(table_[position / block]) * block + position % block;
+    }
+
     /// The pass has written the keys and values of these tokens.
     void append(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
 
+    [[nodiscard]] bool attached() const noexcept { return pool_ != nullptr; }
     [[nodiscard]] BlockPool<B>& pool() const noexcept { return *pool_; }
     [[nodiscard]] std::size_t blocks_for(std::size_t tokens) const noexcept {
         const std::size_t block = pool_->shape().block_tokens;

@@ -5,6 +5,7 @@
 /// Plain structs that the layers share: what each operation computes (specs), what a pass carries, how a cache is laid
 /// out.
 
+#include <decant/core/adjustment.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
 
@@ -42,7 +43,8 @@ struct AttentionSpec {
     std::uint32_t heads = 0;
     std::uint32_t kv_heads = 0;
     std::uint32_t head_dim = 0;
-    float scale = 1.0f;  ///< on q.k before the softmax
+    float scale = 1.0f;        ///< on q.k before the softmax
+    std::uint32_t window = 0;  ///< a query sees this many positions, its own included; 0 = all
     friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };
 
@@ -87,7 +89,16 @@ struct PassShape {
     std::uint32_t sequences = 0;  ///< sequences in one pass
     std::uint32_t wanted = 0;     ///< rows whose logits are computed
     std::uint32_t table = 0;      ///< blocks per sequence
+    std::uint32_t best = 0;       ///< tokens that `pick` hands over per wanted row
     friend bool operator==(const PassShape&, const PassShape&) = default;
+};
+
+/// What a pass with `picks` weighs before it picks, per wanted row.
+struct PickInputs {
+    std::span<const LogitAdjustment> adjustments;  ///< of all rows, one after another, each row's sorted by token
+    std::span<const std::uint32_t> ends;           ///< [wanted] where a row's adjustments end
+    std::span<const std::uint32_t> allowed;        ///< [masks, (vocabulary + 31) / 32] a bit per token
+    std::span<const std::int32_t> masks;           ///< [wanted] row of `allowed`, -1 = every token is allowed
 };
 
 /// The inputs of one run, uploaded together. All arrays are as long as the shape says; unused rows carry -1 and every
@@ -95,12 +106,15 @@ struct PassShape {
 struct PassInputs {
     std::uint32_t rows = 0;
     std::uint32_t wanted_rows = 0;
-    std::span<const std::int32_t> tokens;       ///< [rows] vocabulary ids
-    std::span<const std::int32_t> positions;    ///< [rows] position in its sequence, from 0
-    std::span<const std::int32_t> sequences;    ///< [rows] which block table
+    std::span<const std::int32_t> tokens;     ///< [rows] vocabulary ids
+    std::span<const std::int32_t> positions;  ///< [rows] position in its sequence, from 0; for `move` how far it turns
+    std::span<const std::int32_t> sequences;  ///< [rows] which block table
     std::span<const std::int32_t> cache_slots;  ///< [rows] block * block_tokens + offset: where the row's K and V go
+    std::span<const std::int32_t> sources;      ///< [rows] slots that `move` reads; else empty
     std::span<const std::int32_t> tables;       ///< [sequences, shape.table] block ids
     std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits
+    bool picks = false;                         ///< whether `pick` runs
+    PickInputs pick = {};
 };
 
 }  // namespace decant::inline DECANT_ABI

@@ -35,8 +35,7 @@ void append(std::string& out, T number) {
 template <std::floating_point T>
 void append(std::string& out, T number) {
     char digits[32];
-    const auto end =
-        std::to_chars(digits, digits + sizeof digits, static_cast<double>(number), std::chars_format::general, 6);
+    const auto end = std::to_chars(digits, digits + sizeof digits, number);
     out.append(digits, end.ptr);
 }
 

@@ -5,6 +5,7 @@
 /// The weights of a Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists.
 /// Where there is an index it alone decides which file holds which tensor; other files and tensors are not looked at.
 
+#include <decant/core/progress.hpp>
 #include <decant/files/json.hpp>
 #include <decant/files/mapping.hpp>
 #include <decant/files/safetensors.hpp>
@@ -110,7 +111,8 @@ inline void adopt(FolderFiles& out, const Tensor& tensor) {
 }
 
 [[nodiscard]] inline Result<FolderFiles> read_indexed_folder(const std::filesystem::path& folder,
-                                                             const std::filesystem::path& index_path) {
+                                                             const std::filesystem::path& index_path,
+                                                             const CallOptions& options) {
     ShardIndex index;
     {
         DECANT_TRY(const Mapping mapping, Mapping::open(index_path));
@@ -125,6 +127,8 @@ inline void adopt(FolderFiles& out, const Tensor& tensor) {
               [](const auto& a, const auto& b) { return a.file != b.file ? a.file < b.file : a.tensor < b.tensor; });
     FolderFiles out;
     for (auto first = index.entries.begin(); first != index.entries.end();) {
+        const auto done = static_cast<std::uint64_t>(first - index.entries.begin());
+        if (!options.go_on({done, index.entries.size()})) return cancelled(display(folder));
         const auto last =
             std::find_if(first, index.entries.end(), [&](const auto& entry) { return entry.file != first->file; });
         if (!safe_file_name(first->file))
@@ -149,10 +153,10 @@ inline void adopt(FolderFiles& out, const Tensor& tensor) {
     return out;
 }
 
-[[nodiscard]] inline Result<FolderFiles> read_folder(const std::filesystem::path& folder) {
+[[nodiscard]] inline Result<FolderFiles> read_folder(const std::filesystem::path& folder, const CallOptions& options) {
     const std::filesystem::path index = folder / "model.safetensors.index.json", single = folder / "model.safetensors";
     std::error_code failure;
-    if (std::filesystem::exists(index, failure)) return read_indexed_folder(folder, index);
+    if (std::filesystem::exists(index, failure)) return read_indexed_folder(folder, index, options);
     if (!std::filesystem::exists(single, failure))
         return Error{
             ErrorCode::missing, "the folder holds neither model.safetensors nor model.safetensors.index.json",

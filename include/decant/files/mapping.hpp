@@ -63,6 +63,9 @@ class Mapping {
 
     [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
+    /// Asks the system to read a range soon. `first` is a multiple of the page.
+    void prefetch(std::size_t first, std::size_t size) const noexcept;
+
  private:
     void release() noexcept;
 
@@ -104,6 +107,11 @@ inline void Mapping::release() noexcept {
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+inline void Mapping::prefetch(std::size_t first, std::size_t size) const noexcept {
+    const detail::ErrnoGuard guard;
+    static_cast<void>(::madvise(const_cast<std::byte*>(bytes_.data()) + first, size, MADV_WILLNEED));
+}
+
 #else
 
 inline Result<Mapping> Mapping::open(const std::filesystem::path& path) {
@@ -133,6 +141,7 @@ inline Result<Mapping> Mapping::open(const std::filesystem::path& path) {
 }
 
 inline void Mapping::release() noexcept { delete[] bytes_.data(); }
+inline void Mapping::prefetch(std::size_t, std::size_t) const noexcept {}
 
 #endif
 

@@ -4,6 +4,7 @@
 /// \file
 /// `Weights`: one view over the tensors and metadata of a GGUF file, a safetensors file or a Hugging Face folder.
 
+#include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/folder.hpp>
 #include <decant/files/gguf.hpp>
@@ -12,6 +13,7 @@
 #include <decant/files/safetensors.hpp>
 #include <decant/files/tensor.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,8 +34,10 @@ namespace decant::inline DECANT_ABI {
 class Weights {
  public:
     /// Opens a .gguf file, a .safetensors file (files of other names by their first bytes) or a Hugging Face folder.
-    /// The files must not be changed or cut while the handle lives.
-    [[nodiscard]] static Result<Weights> open(const std::filesystem::path& path);
+    /// The files must not be changed or cut while the handle lives. Takes milliseconds: tensors are read when a pass
+    /// first needs them, or by `warm_up`. Progress is in tensors; a folder's is told, and a stop seen, shard by shard.
+    /// Errors: `missing`, `io`, `bad_format` and its kin with the place, `cancelled`.
+    [[nodiscard]] static Result<Weights> open(const std::filesystem::path& path, CallOptions options = {});
 
     /// GGUF or safetensors in the host's memory, used in place: it must outlive the handle unless `owner` keeps it.
     /// `name` is for messages.
@@ -56,6 +60,10 @@ class Weights {
         return Error{ErrorCode::missing, "the file does not hold this tensor",
                      detail::text(state_->name, ", ", detail::tensor_label(name)), ""};
     }
+    /// Reads every page of the mapped files, so that the first pass does not wait for the disk. Pages that the system
+    /// takes back are read again when they are needed. Progress is in bytes. Errors: `cancelled`.
+    [[nodiscard]] Result<void> warm_up(CallOptions options = {}) const;
+
     /// Bytes of all tensors together.
     [[nodiscard]] std::uint64_t bytes() const noexcept { return state_->bytes; }
     /// Bytes of the mapped files; 0 for host memory.
@@ -85,19 +93,22 @@ class Weights {
     explicit Weights(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
     static Result<void> read(std::span<const std::byte> bytes, Format format, State& state);
-    static Result<void> read_folder(const std::filesystem::path& path, State& state);
+    static Result<void> read_folder(const std::filesystem::path& path, State& state, const CallOptions& options);
     static Weights finish(std::shared_ptr<State> state);
 
     std::shared_ptr<const State> state_;
 };
 
-inline Result<Weights> Weights::open(const std::filesystem::path& path) {
+inline Result<Weights> Weights::open(const std::filesystem::path& path, CallOptions options) {
     auto state = std::make_shared<State>();
     state->name = detail::display(path);
+    if (options.stopped()) return detail::cancelled(state->name);
     std::error_code failure;
     const detail::ErrnoGuard guard;
     if (std::filesystem::is_directory(path, failure)) {
-        DECANT_CHECK(read_folder(path, *state));
+        DECANT_CHECK(read_folder(path, *state, options));
+        const std::uint64_t count = state->tensors.size();
+        if (!options.go_on({count, count})) return detail::cancelled(state->name);
         return finish(std::move(state));
     }
     DECANT_TRY(Mapping mapping, Mapping::open(path));
@@ -108,7 +119,27 @@ inline Result<Weights> Weights::open(const std::filesystem::path& path) {
                           : extension == ".safetensors" ? Format::safetensors
                                                         : guess(bytes);
     if (auto done = read(bytes, format, *state); !done) return std::move(done).error().in(state->name);
+    const std::uint64_t count = state->tensors.size();
+    if (!options.go_on({count, count})) return detail::cancelled(state->name);
     return finish(std::move(state));
+}
+
+inline Result<void> Weights::warm_up(CallOptions options) const {
+    constexpr std::size_t page = 4096, step = std::size_t{4} << 20;
+    std::uint64_t done = 0;
+    for (const Mapping& mapping : state_->mappings) {
+        const std::span<const std::byte> bytes = mapping.bytes();
+        for (std::size_t first = 0; first < bytes.size(); first += step) {
+            if (!options.go_on({done, mapped_bytes()})) return detail::cancelled(name());
+            const std::size_t end = (std::min)(bytes.size(), first + step);
+            mapping.prefetch(first, (std::min)(step, bytes.size() - first));
+            for (std::size_t at = first; at < end; at += page)
+                static_cast<void>(*static_cast<const volatile std::byte*>(&bytes[at]));
+            done += end - first;
+        }
+    }
+    if (!options.go_on({done, mapped_bytes()})) return detail::cancelled(name());
+    return {};
 }
 
 inline Result<Weights> Weights::from_memory(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
@@ -136,8 +167,8 @@ inline Result<void> Weights::read(std::span<const std::byte> bytes, Format forma
     return {};
 }
 
-inline Result<void> Weights::read_folder(const std::filesystem::path& path, State& state) {
-    DECANT_TRY(detail::FolderFiles files, detail::read_folder(path));
+inline Result<void> Weights::read_folder(const std::filesystem::path& path, State& state, const CallOptions& options) {
+    DECANT_TRY(detail::FolderFiles files, detail::read_folder(path, options));
     state.mappings = std::move(files.mappings);
     state.names = std::move(files.names);
     state.tensors = std::move(files.tensors);

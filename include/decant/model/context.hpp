@@ -7,13 +7,14 @@
 #include <decant/cache/sequence.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/executor.hpp>
+#include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
-#include <decant/core/stop.hpp>
 #include <decant/core/token.hpp>
 #include <decant/model/logits.hpp>
 #include <decant/model/model.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -30,6 +31,7 @@ struct ContextOptions {
     std::uint32_t rows = 512;      ///< tokens in one pass; longer prompts are prefilled in chunks of this size
     std::uint32_t sequences = 16;  ///< sequences in one pass
     std::uint32_t logits = 16;     ///< rows of logits that one pass may return
+    std::uint32_t best = 0;        ///< tokens per row that `best` hands over; 0 = it is not used
 };
 
 /// Which logits a part of a pass wants.
@@ -45,9 +47,15 @@ struct PassPart {
     Sequence<B>* sequence = nullptr;
     std::span<const Token> tokens;
     Want want = Want::last;
+
+    // What `Context::best` weighs in each wanted row before it compares.
+    std::span<const LogitAdjustment> adjustments = {};  ///< sorted by token, each token once
+    std::span<const std::uint32_t> allowed = {};        ///< [(vocabulary + 31) / 32] a bit per token; empty = all
 };
 
-/// Work on one model by one caller at a time. Movable. A failed or cancelled call leaves every sequence as it was.
+/// Work on one model by one caller at a time. Movable. A call that fails, is cancelled or ends by an exception of the
+/// host's callbacks leaves every sequence as it was; what `cancelled` interrupted can be asked again and gives the same
+/// bits.
 template <class B>
 class Context {
  public:
@@ -60,7 +68,7 @@ class Context {
 
     /// Runs on an executor: a temporary is owned, an lvalue referred to (it must outlive the context).
     template <class E>
-    requires(Executor<std::remove_cvref_t<E>>) Context(Model<B> model, E&& executor, ContextOptions options = {})
+    requires(std::constructible_from<AnyExecutor, E>) Context(Model<B> model, E&& executor, ContextOptions options = {})
         : state_(std::make_unique<State>(std::move(model), AnyExecutor(std::forward<E>(executor)), options)) {}
 
     [[nodiscard]] const Model<B>& model() const noexcept { return state_->model; }
@@ -69,71 +77,124 @@ class Context {
     [[nodiscard]] const ContextOptions& options() const noexcept { return state_->options; }
 
     /// Appends a prompt (at least one token) and returns the logits after its last token. Limited by arithmetic.
-    /// Errors: `invalid_argument` (empty, or a token outside the vocabulary), `cache_full`, `out_of_memory`,
-    /// `cancelled`.
+    /// Progress is in steps of passes. Errors: `invalid_argument` (empty, or a token outside the vocabulary),
+    /// `cache_full`, `out_of_memory`, `cancelled`.
     [[nodiscard]] Result<Logits> prefill(Sequence<B>& sequence, std::span<const Token> tokens,
-                                         const StopFlag* stop = nullptr) {
+                                         CallOptions options = {}) {
+        DECANT_ASSERT(state_ != nullptr);
         if (tokens.empty()) return invalid("a prompt without tokens", "pass at least one token");
-        const auto before = sequence.mark();
+        if (!sequence.attached()) return invalid("a sequence that was moved from", "use the one it was moved to");
+        if (state_->options.rows == 0) return no_capacity();
         const std::size_t chunk = state_->options.rows;
+        const std::uint64_t chunks = (tokens.size() - 1) / chunk + 1;
+        std::uint64_t chunks_done = 0;
+        const auto scaled = [&](Progress progress) {
+            return options.progress({chunks_done * progress.total + progress.done, chunks * progress.total});
+        };
+        const CallOptions each{options.stop, options.progress ? ProgressRef(scaled) : ProgressRef()};
+
+        Undo undo(sequence);
         DECANT_CHECK(sequence.reserve(tokens.size()));
-        for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) {
-            auto part = pass({{&sequence, tokens.first(chunk), Want::none}}, stop);
-            if (!part) {
-                sequence.restore(before);
-                return part;
-            }
+        for (; tokens.size() > chunk; tokens = tokens.subspan(chunk), ++chunks_done) {
+            DECANT_TRY(const auto nothing, pass({{&sequence, tokens.first(chunk), Want::none}}, each));
+            static_cast<void>(nothing);
         }
-        auto logits = pass({{&sequence, tokens, Want::last}}, stop);
-        if (!logits) sequence.restore(before);
+        auto logits = pass({{&sequence, tokens, Want::last}}, each);
+        if (logits) undo.dismiss();
         return logits;
     }
 
     /// Appends one token and returns the logits after it. Limited by the bytes of the weights. Errors as `prefill`.
-    [[nodiscard]] Result<Logits> decode(Sequence<B>& sequence, Token token, const StopFlag* stop = nullptr) {
-        return pass({{&sequence, {&token, 1}, Want::last}}, stop);
+    [[nodiscard]] Result<Logits> decode(Sequence<B>& sequence, Token token, CallOptions options = {}) {
+        return pass({{&sequence, {&token, 1}, Want::last}}, options);
     }
 
     /// One run over the weights for any number of different sequences of one cache, each with one or more new tokens.
     /// Logits come in the order of the parts. Errors: as `prefill`, and `invalid_argument` beyond the context's
     /// options.
-    [[nodiscard]] Result<Logits> pass(std::span<const Part> parts, const StopFlag* stop = nullptr) {
-        DECANT_CHECK(begin(parts));
-        if (advance({.stop = stop}) == RunState::stopped) {
-            state_->restore(parts);
-            return Error{ErrorCode::cancelled, "the host asked to stop", "pass", {}};
-        }
+    [[nodiscard]] Result<Logits> pass(std::span<const Part> parts, CallOptions options = {}) {
+        DECANT_CHECK(run(parts, options, false));
+        Undo undo(*state_, parts);
         auto logits = finish(parts);
-        if (!logits) state_->restore(parts);
+        if (logits) undo.dismiss();
         return logits;
     }
-    [[nodiscard]] Result<Logits> pass(std::initializer_list<Part> parts, const StopFlag* stop = nullptr) {
-        return pass(std::span<const Part>(parts.begin(), parts.size()), stop);
+    [[nodiscard]] Result<Logits> pass(std::initializer_list<Part> parts, CallOptions options = {}) {
+        return pass(std::span<const Part>(parts.begin(), parts.size()), options);
+    }
+
+    /// As `pass`, but hands over only the `ContextOptions::best` best tokens of every wanted row: k pairs instead of a
+    /// vocabulary of logits, which never leave a device. Errors: as `pass`, and `invalid_argument` for a context
+    /// without `best`, adjustments that are not sorted or not of the vocabulary, or a mask of another size.
+    [[nodiscard]] Result<BestRows> best(std::span<const Part> parts, CallOptions options = {}) {
+        DECANT_ASSERT(state_ != nullptr);
+        DECANT_CHECK(state_->validate_pick(parts));
+        DECANT_CHECK(run(parts, options, true));
+        Undo undo(*state_, parts);
+        const std::uint32_t columns = state_->work->best_columns;
+        DECANT_TRY(const auto values,
+                   backend().wait(backend().download(state_->work->best, state_->inputs.wanted_rows)));
+        append(parts);
+        undo.dismiss();
+        return BestRows({values, columns, &state_->generation});
+    }
+    [[nodiscard]] Result<BestRows> best(std::initializer_list<Part> parts, CallOptions options = {}) {
+        return best(std::span<const Part>(parts.begin(), parts.size()), options);
+    }
+
+    /// Forgets `count` tokens from position `first` on and closes the gap: later tokens move down, and their keys turn
+    /// to their new positions (rounded again to the cache's dtype), while their values stay what they were when the
+    /// forgotten tokens could be seen (context shift: Xiao et al., "Efficient Streaming Language Models with Attention
+    /// Sinks", 2023). So the result is not that of a prompt without them. Errors: `invalid_argument` for a range
+    /// outside the sequence, `cache_full` if shared blocks cannot be copied, `out_of_memory`; then nothing has changed.
+    /// An exception of the host's executor leaves the tokens before `first`.
+    [[nodiscard]] Result<void> erase(Sequence<B>& sequence, std::size_t first, std::size_t count) {
+        DECANT_ASSERT(state_ != nullptr);
+        if (!sequence.attached()) return invalid("a sequence that was moved from", "use the one it was moved to");
+        if (first > sequence.size() || count > sequence.size() - first) {
+            return invalid(
+                detail::text("a range of ", count, " tokens from ", first, " on in a sequence of ", sequence.size()),
+                "erase tokens that are there");
+        }
+        if (state_->options.rows == 0) return no_capacity();
+        const std::size_t size = sequence.size() - count;
+        if (count == 0) return {};
+        if (first == size) {
+            sequence.truncate(size);
+            return {};
+        }
+        BlockPool<B>& pool = sequence.pool();
+        DECANT_CHECK(state_->check_cache(sequence));
+        DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
+        DECANT_CHECK(state_->prepare_mover());
+        DECANT_CHECK(sequence.unshare(first, size));
+        Cut cut(sequence, first);
+        for (std::size_t row = first; row < size;) {
+            const std::size_t rows = (std::min)(size - row, std::size_t{state_->options.rows});
+            state_->fill_move(sequence, row, rows, count);
+            backend().upload(*state_->mover, state_->inputs, pool.buffer(), pool.shape());
+            static_cast<void>(state_->mover->run(state_->executor, {}));
+            row += rows;
+        }
+        DECANT_CHECK(backend().wait(backend().download(state_->work->stream, 0)));  // errors surface here
+        cut.dismiss();
+        ++state_->generation;
+        sequence.close_gap(first, count);
+        return {};
     }
 
     /// The three steps of `pass`, for hosts that spread one over several frames: `begin`, then `advance` until it says
     /// finished, then `finish` with the same parts. Sequences change in `finish` alone; a pass that is not finished is
-    /// forgotten by the next `begin`, and the room it reserved goes back with `truncate`. In between, the parts'
-    /// sequences must not be used.
-    [[nodiscard]] Result<void> begin(std::span<const Part> parts) {
-        DECANT_CHECK(state_->validate(parts));
-        DECANT_CHECK(state_->reserve(parts));
-        BlockPool<B>& pool = parts.front().sequence->pool();
-        if (auto ready = state_->prepare(static_cast<std::uint32_t>(pool.blocks())); !ready) {
-            state_->restore(parts);
-            return ready;
-        }
-        state_->fill(parts, pool.shape().block_tokens);
-        backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
-        ++state_->generation;
-        return {};
-    }
+    /// forgotten by the next call of another member, and the room it reserved goes back with `truncate`. In between,
+    /// the parts' sequences must not be used. After an exception of the host's executor or progress callback, begin
+    /// again.
+    [[nodiscard]] Result<void> begin(std::span<const Part> parts) { return start(parts, false); }
     [[nodiscard]] RunState advance(RunLimits limits = {}) { return state_->pass->run(state_->executor, limits); }
     [[nodiscard]] Result<Logits> finish(std::span<const Part> parts) {
         DECANT_TRY(const auto values,
                    backend().wait(backend().download(state_->work->logits, state_->inputs.wanted_rows)));
-        for (const Part& part : parts) part.sequence->append(part.tokens);
-        return Logits(values, spec().vocabulary, &state_->generation);
+        append(parts);
+        return Logits({values, spec().vocabulary, &state_->generation});
     }
 
     /// Bytes reserved for activations and kernels' scratch; 0 before the first pass.
@@ -142,38 +203,108 @@ class Context {
     }
 
  private:
+    struct State;
+    friend struct MemoryPlan;
+
+    static PassShape shape_for(const ContextOptions& options, std::uint32_t table_blocks) noexcept {
+        return {options.rows, options.sequences, options.logits, table_blocks, options.best};
+    }
     static Error invalid(std::string what, std::string hint) {
         return Error{ErrorCode::invalid_argument, std::move(what), "pass", std::move(hint)};
     }
+    static Error no_capacity() {
+        return invalid("a context whose rows, sequences or logits are 0", "set the ContextOptions to at least 1");
+    }
+
+    /// Brings sequences back to what they were, unless dismissed: on an error's way out and on an exception's.
+    class Undo {
+     public:
+        explicit Undo(Sequence<B>& sequence) noexcept : sequence_(&sequence), mark_(sequence.mark()) {}
+        Undo(State& state, std::span<const Part> parts) noexcept : state_(&state), parts_(parts) {}
+        Undo(const Undo&) = delete;
+        Undo& operator=(const Undo&) = delete;
+        ~Undo() {
+            if (sequence_ != nullptr) sequence_->restore(mark_);
+            if (state_ != nullptr) state_->restore(parts_);
+        }
+        void dismiss() noexcept {
+            sequence_ = nullptr;
+            state_ = nullptr;
+        }
+
+     private:
+        Sequence<B>* sequence_ = nullptr;
+        typename Sequence<B>::Mark mark_;
+        State* state_ = nullptr;
+        std::span<const Part> parts_;
+    };
+
+    /// Cuts a sequence whose rows are being moved, unless dismissed.
+    class Cut {
+     public:
+        Cut(Sequence<B>& sequence, std::size_t size) noexcept : sequence_(&sequence), size_(size) {}
+        Cut(const Cut&) = delete;
+        Cut& operator=(const Cut&) = delete;
+        ~Cut() {
+            if (sequence_ != nullptr) sequence_->truncate(size_);
+        }
+        void dismiss() noexcept { sequence_ = nullptr; }
+
+     private:
+        Sequence<B>* sequence_;
+        std::size_t size_;
+    };
+
+    static void append(std::span<const Part> parts) {
+        for (const Part& part : parts) part.sequence->append(part.tokens);
+    }
+
+    Result<void> start(std::span<const Part> parts, bool picks) {
+        DECANT_ASSERT(state_ != nullptr);
+        DECANT_CHECK(state_->validate(parts));
+        state_->mark(parts);
+        Undo undo(*state_, parts);
+        for (const Part& part : parts) DECANT_CHECK(part.sequence->reserve(part.tokens.size()));
+        BlockPool<B>& pool = parts.front().sequence->pool();
+        DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
+        state_->fill(parts, picks);
+        backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
+        ++state_->generation;
+        undo.dismiss();
+        return {};
+    }
+
+    /// All of a pass but its results.
+    Result<void> run(std::span<const Part> parts, const CallOptions& options, bool picks) {
+        DECANT_CHECK(start(parts, picks));
+        Undo undo(*state_, parts);
+        if (advance({.stop = options.stop, .progress = options.progress}) == RunState::stopped)
+            return detail::cancelled("pass");
+        undo.dismiss();
+        return {};
+    }
 
     struct State {
+        // Room per row that is taken at once; more grows.
+        static constexpr std::size_t usual_adjustments = 256;
+
         State(Model<B> bound, AnyExecutor lent, ContextOptions wanted)
             : model(std::move(bound)),
               executor(std::move(lent)),
               options(wanted),
-              cache_layers(model.spec().cache_layers()) {
-            options.rows = (std::max)(options.rows, 1u);
-            options.sequences = (std::max)(options.sequences, 1u);
-            options.logits = (std::max)(options.logits, 1u);
-        }
+              cache_layers(model.spec().cache_layers()) {}
 
-        /// Makes room in every sequence, or in none.
-        Result<void> reserve(std::span<const Part> parts) {
-            marks.clear();
-            for (const Part& part : parts) {
-                marks.push_back(part.sequence->mark());
-                if (auto room = part.sequence->reserve(part.tokens.size()); !room) {
-                    restore(parts);
-                    return room;
-                }
-            }
-            return {};
+        /// Remembers the parts' sequences for `restore`.
+        void mark(std::span<const Part> parts) {
+            marks.resize(parts.size());
+            for (std::size_t i = 0; i < parts.size(); ++i) marks[i] = parts[i].sequence->mark();
         }
         void restore(std::span<const Part> parts) noexcept {
             for (std::size_t i = 0; i < marks.size(); ++i) parts[i].sequence->restore(marks[i]);
         }
 
         Result<void> validate(std::span<const Part> parts) const {
+            if (options.rows == 0 || options.sequences == 0 || options.logits == 0) return no_capacity();
             if (parts.empty()) return invalid("a pass without parts", "pass at least one sequence");
             if (parts.size() > options.sequences) {
                 return invalid(
@@ -184,6 +315,8 @@ class Context {
             std::size_t wanted = 0;
             for (const Part& part : parts) {
                 if (part.sequence == nullptr) return invalid("a part without a sequence", "set PassPart::sequence");
+                if (!part.sequence->attached())
+                    return invalid("a sequence that was moved from", "use the one it was moved to");
                 if (part.tokens.empty()) return invalid("a part without tokens", "pass at least one token");
                 if (&part.sequence->pool() != &parts.front().sequence->pool())
                     return invalid("sequences of different caches", "use one pass per cache");
@@ -201,9 +334,7 @@ class Context {
                 rows += part.tokens.size();
                 wanted += part.want == Want::all ? part.tokens.size() : part.want == Want::last ? 1 : 0;
             }
-            const CacheShape& cache = parts.front().sequence->pool().shape();
-            if (cache.layers != cache_layers)
-                return invalid("a cache made for another model", "make the KvCache from this context");
+            DECANT_CHECK(check_cache(*parts.front().sequence));
             if (rows > options.rows) {
                 return invalid(detail::text(rows, " tokens in one pass, the context holds ", options.rows),
                                "raise ContextOptions::rows or split the prompt");
@@ -215,27 +346,56 @@ class Context {
             return {};
         }
 
+        Result<void> check_cache(const Sequence<B>& sequence) const {
+            if (sequence.pool().shape().layers != cache_layers)
+                return invalid("a cache made for another model", "make the KvCache from this context");
+            return {};
+        }
+
+        Result<void> validate_pick(std::span<const Part> parts) const {
+            if (options.best == 0) return invalid("a context without `best`", "set ContextOptions::best");
+            const std::uint32_t vocabulary = model.spec().vocabulary;
+            for (const Part& part : parts) {
+                if (!part.allowed.empty() && part.allowed.size() != (vocabulary + 31) / 32) {
+                    return invalid(
+                        detail::text("a mask of ", part.allowed.size(), " words for ", vocabulary, " tokens"),
+                        "give a bit per token in words of 32");
+                }
+                std::int32_t previous = -1;
+                for (const LogitAdjustment& adjustment : part.adjustments) {
+                    const std::int32_t token = id(adjustment.token);
+                    if (token <= previous || static_cast<std::uint32_t>(token) >= vocabulary) {
+                        return invalid(detail::text("an adjustment of token ", token, " after ", previous),
+                                       "sort them by token, each once and of the vocabulary");
+                    }
+                    previous = token;
+                }
+            }
+            return {};
+        }
+
         /// Reserves and records at the first pass, and again when a cache has longer block tables.
         Result<void> prepare(std::uint32_t table_blocks) {
             if (pass && shape.table >= table_blocks) return {};
             constexpr std::uint64_t most = std::uint64_t{1} << 28;
-            if ((std::max)(options.rows, options.logits) > most ||
-                std::uint64_t{options.sequences} * table_blocks > most) {
+            if ((std::max)({options.rows, options.logits, options.best}) > most ||
+                std::uint64_t{options.sequences} * table_blocks > most ||
+                std::uint64_t{options.logits} * options.best > most) {
                 return Error{ErrorCode::out_of_memory,
                              detail::text("a context for ", options.rows, " tokens, ", options.sequences,
                                           " sequences and ", options.logits, " rows of logits"),
                              "pass", "lower the ContextOptions"};
             }
             const ModelSpec& spec = model.spec();
-            const PassShape fresh{options.rows, options.sequences, options.logits, table_blocks};
+            const PassShape fresh = shape_for(options, table_blocks);
             buffer_bytes = Workspace<B>::floats(spec, fresh) * sizeof(float);
             pass.reset();
+            mover.reset();
             DECANT_TRY(buffer, model.backend().allocate(buffer_bytes));
             work.emplace(model.backend(), buffer, spec, fresh);
-            auto made =
-                std::unique_ptr<typename B::Pass>(new typename B::Pass(model.backend().pass(executor.concurrency())));
+            std::unique_ptr<typename B::Pass> made = new_pass();
             DECANT_CHECK(made->reserve(fresh, widest_input(spec)));
-            made->record([&](typename B::Pass& recorder) { model.record(recorder, *work); });
+            made->record([&](typename B::Pass& recorder) { model.record(recorder, *work, fresh.best); });
             shape = fresh;
             tokens.resize(shape.rows);
             positions.resize(shape.rows);
@@ -243,11 +403,33 @@ class Context {
             cache_slots.resize(shape.rows);
             wanted.resize(shape.wanted);
             tables.assign(std::size_t{shape.sequences} * shape.table, -1);
+            if (shape.best > 0) {
+                ends.resize(shape.wanted);
+                masks.resize(shape.wanted);
+                adjustments.reserve(shape.wanted * usual_adjustments);
+                allowed.reserve(std::size_t{shape.wanted} * ((spec.vocabulary + 31) / 32));
+            }
             pass = std::move(made);
             return {};
         }
 
-        void fill(std::span<const Part> parts, std::uint32_t block_tokens) {
+        /// A pass need not be movable.
+        std::unique_ptr<typename B::Pass> new_pass() const {
+            return std::unique_ptr<typename B::Pass>(new
+                                                     typename B::Pass(model.backend().pass(executor.concurrency())));
+        }
+
+        Result<void> prepare_mover() {
+            if (mover) return {};
+            std::unique_ptr<typename B::Pass> made = new_pass();
+            DECANT_CHECK(made->reserve(shape, widest_input(model.spec())));
+            made->record([&](typename B::Pass& recorder) { model.record_move(recorder, *work); });
+            sources.resize(shape.rows);
+            mover = std::move(made);
+            return {};
+        }
+
+        void fill(std::span<const Part> parts, bool picks) {
             std::uint32_t row = 0;
             std::uint32_t logit = 0;
             for (std::size_t s = 0; s < parts.size(); ++s) {
@@ -259,20 +441,61 @@ class Context {
                     tokens[row] = id(part.tokens[i]);
                     positions[row] = static_cast<std::int32_t>(position);
                     sequences[row] = static_cast<std::int32_t>(s);
-                    cache_slots[row] = static_cast<std::int32_t>(
-                        static_cast<std::size_t>(table[position / block_tokens]) * block_tokens +
-                        position % block_tokens);
+                    cache_slots[row] = static_cast<std::int32_t>(part.sequence->slot(position));
                     const bool last = i + 1 == part.tokens.size();
                     if (part.want == Want::all || (part.want == Want::last && last))
                         wanted[logit++] = static_cast<std::int32_t>(row);
                 }
             }
-            const auto pad = [](std::vector<std::int32_t>& values, std::uint32_t used) {
-                std::fill(values.begin() + used, values.end(), -1);
-            };
+            if (picks) fill_pick(parts);
             for (auto* values : {&tokens, &positions, &sequences, &cache_slots}) pad(*values, row);
             pad(wanted, logit);
-            inputs = {row, logit, tokens, positions, sequences, cache_slots, tables, wanted};
+            inputs = {row,
+                      logit,
+                      tokens,
+                      positions,
+                      sequences,
+                      cache_slots,
+                      {},
+                      tables,
+                      wanted,
+                      picks,
+                      {adjustments, ends, allowed, masks}};
+        }
+
+        void fill_pick(std::span<const Part> parts) {
+            adjustments.clear();
+            allowed.clear();
+            std::size_t row = 0;
+            std::int32_t mask = 0;
+            for (const Part& part : parts) {
+                const std::size_t rows = part.want == Want::none ? 0 : part.want == Want::all ? part.tokens.size() : 1;
+                allowed.insert(allowed.end(), part.allowed.begin(), part.allowed.end());
+                for (std::size_t i = 0; i < rows; ++i, ++row) {
+                    adjustments.insert(adjustments.end(), part.adjustments.begin(), part.adjustments.end());
+                    ends[row] = static_cast<std::uint32_t>(adjustments.size());
+                    masks[row] = part.allowed.empty() ? -1 : mask;
+                }
+                if (!part.allowed.empty()) ++mask;
+            }
+        }
+
+        /// Rows of positions [first, first + rows), which lie `distance` further up now.
+        void fill_move(const Sequence<B>& sequence, std::size_t first, std::size_t rows, std::size_t distance) {
+            for (std::size_t i = 0; i < rows; ++i) {
+                positions[i] = -static_cast<std::int32_t>(distance);
+                sources[i] = static_cast<std::int32_t>(sequence.slot(first + i + distance));
+                cache_slots[i] = static_cast<std::int32_t>(sequence.slot(first + i));
+            }
+            const auto used = static_cast<std::uint32_t>(rows);
+            for (auto* values : {&tokens, &sequences}) pad(*values, 0);
+            for (auto* values : {&positions, &cache_slots, &sources}) pad(*values, used);
+            pad(wanted, 0);
+            inputs = {used, 0, tokens, positions, sequences, cache_slots, sources, tables, wanted, false, {}};
+        }
+
+        static void pad(std::vector<std::int32_t>& values, std::uint32_t used) {
+            std::fill(values.begin() + used, values.end(), -1);
         }
 
         Model<B> model;
@@ -284,7 +507,11 @@ class Context {
         std::size_t buffer_bytes = 0;
         std::optional<Workspace<B>> work;
         std::unique_ptr<typename B::Pass> pass;
-        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, tables, wanted;
+        std::unique_ptr<typename B::Pass> mover;  // of `erase`
+        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, wanted;
+        std::vector<LogitAdjustment> adjustments;
+        std::vector<std::uint32_t> ends, allowed;
+        std::vector<std::int32_t> masks;
         std::vector<typename Sequence<B>::Mark> marks;  // of the parts, before the pass
         PassInputs inputs;
         std::uint64_t generation = 0;

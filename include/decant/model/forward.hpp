@@ -4,6 +4,7 @@
 /// \file
 /// The one forward pass: reads a `ModelSpec`, enqueues operations. Every family and every backend runs through here.
 
+#include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/model/spec.hpp>
@@ -27,7 +28,8 @@ class Workspace {
         std::size_t row = 2 * std::size_t{spec.width};
         for (const std::uint32_t columns : widths(spec)) row += columns;
         for (const RopeTable& rope : spec.ropes) row += rope.rope.dim;
-        return shape.rows * row + shape.wanted * (std::size_t{spec.width} + spec.vocabulary);
+        return shape.rows * row +
+               shape.wanted * (std::size_t{spec.width} + spec.vocabulary + BestTokens::columns(shape.best));
     }
 
     /// `buffer` holds at least `floats(spec, shape)` floats.
@@ -52,6 +54,8 @@ class Workspace {
             angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
         last = view(carve(spec.width, shape.wanted), spec.width, RowSet::wanted);
         logits = view(carve(spec.vocabulary, shape.wanted), spec.vocabulary, RowSet::wanted);
+        best_columns = BestTokens::columns(shape.best);
+        best = view(carve(best_columns, shape.wanted), best_columns, RowSet::wanted);
     }
 
     /// The views of one layer.
@@ -72,6 +76,8 @@ class Workspace {
     std::vector<View> angles;  // [rows, dim] per rope
     View last;                 // [wanted, width]
     View logits;               // [wanted, vocabulary]
+    View best;                 // [wanted, best_columns]
+    std::uint32_t best_columns = 0;
 
  private:
     struct Widths {
@@ -107,10 +113,10 @@ class Workspace {
     return widest;
 }
 
-/// Enqueues the model on `pass`: tokens to the logits of the wanted rows.
+/// Enqueues the model on `pass`: tokens to the logits of the wanted rows, and to the `best` of each if that is not 0.
 template <class B>
 void forward(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<typename B::Weight>& weights,
-             const Workspace<B>& work) {
+             const Workspace<B>& work, std::uint32_t best) {
     using Target = typename B::LinearTarget;
     pass.embed(weights.embedding, work.stream);
     for (std::size_t r = 0; r < spec.ropes.size(); ++r)
@@ -142,6 +148,23 @@ void forward(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<t
     pass.gather(work.stream, work.last);
     pass.norm(work.last, weights.final_norm, spec.norm, work.last);
     pass.linear(work.last, {Target{weights.head ? &*weights.head : &weights.embedding, nullptr, work.logits}});
+    if (best > 0) pass.pick(work.logits, best, work.best);
+}
+
+/// Enqueues the move of cached rows to other positions. Turning an already scaled key keeps its magnitude.
+template <class B>
+void move_rows(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<typename B::Weight>& weights,
+               const Workspace<B>& work) {
+    const auto unscaled = [&](std::size_t r) {
+        RopeSpec rope = spec.ropes[r].rope;
+        rope.magnitude = 1.0f;
+        return rope;
+    };
+    for (std::size_t r = 0; r < spec.ropes.size(); ++r) pass.angles(weights.ropes[r], unscaled(r), work.angles[r]);
+    for (std::size_t l = 0; l < spec.layers.size(); ++l) {
+        const std::size_t r = spec.layers[l].rope;
+        pass.move(static_cast<std::uint32_t>(l), work.angles[r], unscaled(r));
+    }
 }
 
 }  // namespace decant::inline DECANT_ABI

@@ -6,6 +6,7 @@
 
 #include <decant/backend/concept.hpp>
 #include <decant/core/config.hpp>
+#include <decant/core/float_control.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/model/families.hpp>
@@ -29,6 +30,7 @@ class Model {
     /// `mismatch` (a shape that contradicts the metadata), `unsupported` (architecture, option, dtype, left-over
     /// tensor).
     [[nodiscard]] static Result<Model> bind(const Weights& weights, B backend = {}) {
+        const detail::FloatControl control;  // rope frequencies are computed here
         auto state = bind_state(weights, std::move(backend));
         if (!state) {
             const bool named = state.error().where.starts_with(weights.name());  // by the file's own lookup
@@ -41,9 +43,12 @@ class Model {
     [[nodiscard]] const B& backend() const noexcept { return state_->backend; }
     [[nodiscard]] const Weights& weights() const noexcept { return state_->file; }
 
-    /// Enqueues the forward pass; used by `Context`.
-    void record(typename B::Pass& pass, const Workspace<B>& work) const {
-        forward<B>(pass, state_->spec, state_->weights, work);
+    /// Enqueue the forward pass, and the move of cached rows; used by `Context`.
+    void record(typename B::Pass& pass, const Workspace<B>& work, std::uint32_t best) const {
+        forward<B>(pass, state_->spec, state_->weights, work, best);
+    }
+    void record_move(typename B::Pass& pass, const Workspace<B>& work) const {
+        move_rows<B>(pass, state_->spec, state_->weights, work);
     }
 
  private:

@@ -111,6 +111,16 @@ class Binder {
     std::vector<bool> used_;
 };
 
+/// Rows of the embedding. Errors: `missing`, `mismatch`.
+[[nodiscard]] inline Result<std::uint32_t> vocabulary_of(const Weights& weights) {
+    DECANT_TRY(const Tensor embedding, weights.tensor("token_embd.weight"));
+    if (embedding.rows() == 0 || embedding.rows() > GgufKeys::largest) {
+        return Error{ErrorCode::mismatch, detail::text("a vocabulary of ", embedding.rows(), " tokens"),
+                     "tensor \"token_embd.weight\"", "the file is damaged"};
+    }
+    return static_cast<std::uint32_t>(embedding.rows());
+}
+
 /// Binds a file with GGUF's tensor names.
 template <class B>
 [[nodiscard]] Result<ModelWeights<typename B::Weight>> bind_gguf(const Weights& weights, const B& backend,
@@ -119,12 +129,7 @@ template <class B>
     ModelWeights<typename B::Weight> model;
     const std::uint64_t width = spec.width;
 
-    DECANT_TRY(const Tensor embedding, weights.tensor("token_embd.weight"));
-    if (embedding.rows() == 0 || embedding.rows() > GgufKeys::largest) {
-        return Error{ErrorCode::mismatch, detail::text("a vocabulary of ", embedding.rows(), " tokens"),
-                     "tensor \"token_embd.weight\"", "the file is damaged"};
-    }
-    spec.vocabulary = static_cast<std::uint32_t>(embedding.rows());
+    DECANT_TRY(spec.vocabulary, vocabulary_of(weights));
     DECANT_TRY(model.embedding, binder.matrix("token_embd.weight", spec.vocabulary, width));
     DECANT_TRY(model.final_norm, binder.vector("output_norm.weight", width));
     if (binder.contains("output.weight")) {

@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// Counter-based randomness: the number at (seed, position) is a function of the two, so that a run can be replayed,
-/// forked and rolled back.
+/// Counter-based randomness: the number at (seed, position, lane) is a function of the three, so that a run can be
+/// replayed, forked and rolled back.
 
 #include <decant/core/config.hpp>
 
@@ -26,10 +26,12 @@ namespace decant::inline DECANT_ABI {
     return counter;
 }
 
-/// Uniform in [0, 1), 53 bits, at a position of the stream that `seed` names.
-[[nodiscard]] constexpr double uniform(std::uint64_t seed, std::uint64_t position) noexcept {
-    const auto words = philox({static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), 0, 0},
-                              {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+/// Uniform in [0, 1), 53 bits, at a position of the stream that `seed` names. A position has independent numbers by
+/// lane, one for each purpose, so that using one of them never shifts another.
+[[nodiscard]] constexpr double uniform(std::uint64_t seed, std::uint64_t position, std::uint32_t lane = 0) noexcept {
+    const auto words =
+        philox({static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), lane, 0},
+               {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     const std::uint64_t bits = (std::uint64_t{words[0]} << 32 | words[1]) >> 11;
     return static_cast<double>(bits) * 0x1.0p-53;
 }

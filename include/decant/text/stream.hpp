@@ -22,13 +22,13 @@ class TextStream {
         : tokenizer_(std::move(tokenizer)), options_(options) {}
 
     /// The text that the token completes, often empty. Valid until the next call or the end of this object.
-    [[nodiscard]] std::string_view push(Token token) {
+    [[nodiscard]] std::string_view push(Token token) & {
         text_.clear();
         if (options_.control || !tokenizer_.control(token)) characters_.push(tokenizer_.piece(token), text_);
         return text_;
     }
     /// The end of generation: a held tail becomes U+FFFD. Valid as for `push`; the stream is then as new.
-    [[nodiscard]] std::string_view finish() {
+    [[nodiscard]] std::string_view finish() & {
         text_.clear();
         characters_.finish(text_);
         return text_;

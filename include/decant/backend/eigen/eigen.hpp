@@ -102,20 +102,8 @@ struct EigenKernels {
     static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, std::byte*) { op.compute(f, t); }
 
     static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, std::byte*) {
-        const std::uint32_t half = op.spec.dim / 2;
-        const float* cosine = op.angles.row(t);
-        const float* sine = cosine + half;
-        const bool halves = op.spec.layout == RopeLayout::halves;
-        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim) {
-            float* x = op.x.row(t) + head;
-            for (std::uint32_t i = 0; i < half; ++i) {
-                float& a = x[halves ? i : 2 * i];
-                float& b = x[halves ? i + half : 2 * i + 1];
-                const float turned = a * cosine[i] - b * sine[i];
-                b = b * cosine[i] + a * sine[i];
-                a = turned;
-            }
-        }
+        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim)
+            turn(op.spec, op.x.row(t) + head, op.angles.row(t));
     }
 
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte*) {
@@ -136,8 +124,8 @@ struct EigenKernels {
             y.setZero();
             float highest = -std::numeric_limits<float>::infinity();
             float total = 0.0f;
-            for (std::size_t first = 0; first < work.length; first += host::attention_tile) {
-                const std::size_t count = (std::min)(std::size_t{host::attention_tile}, work.length - first);
+            for (std::size_t first = work.begin, count; first < work.length; first += count) {
+                count = work.count(first);
                 const std::byte* keys[host::attention_tile];
                 work.keys(first, count, keys);
                 float scores[host::attention_tile];
@@ -173,7 +161,36 @@ struct EigenKernels {
         row(op.y, i) = row(op.x, static_cast<std::size_t>(f.inputs.wanted[i]));
     }
 
+    static void run(const host::Pick& op, const host::Frame& f, std::uint32_t i, std::byte* scratch) {
+        static_assert(piece >= host::Pick::piece);
+        op.compute(f, i, reinterpret_cast<float*>(scratch), [](const float* values, std::size_t n, float shift) {
+            double sum = 0.0;
+            for (std::size_t j = 0; j < n; ++j) sum += std::exp(static_cast<double>(values[j]) + shift);
+            return sum;
+        });
+    }
+
+    static void run(const host::Move& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
+        op.compute(
+            f, tile, reinterpret_cast<float*>(scratch),
+            [&](float* head, const float* angles) { turn(op.spec, head, angles); },
+            [&](const float* head, DType dtype, std::byte* to) { write(head, op.spec.head_dim, dtype, to); });
+    }
+
  private:
+    /// Turns the pairs of one head.
+    static void turn(const RopeSpec& spec, float* x, const float* angles) {
+        const std::uint32_t half = spec.dim / 2;
+        const bool halves = spec.layout == RopeLayout::halves;
+        for (std::uint32_t i = 0; i < half; ++i) {
+            float& a = x[halves ? i : 2 * i];
+            float& b = x[halves ? i + half : 2 * i + 1];
+            const float turned = a * angles[i] - b * angles[half + i];
+            b = b * angles[i] + a * angles[half + i];
+            a = turned;
+        }
+    }
+
     static constexpr std::size_t piece = 4096;  // columns of a weight row in scratch, a multiple of every block
 
     static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {

@@ -33,9 +33,12 @@ class HostBackend {
     using Pass = host::Pass<Kernels>;
 
     HostBackend() = default;
-    explicit HostBackend(Kernels kernels) : kernels_(std::move(kernels)) {}
+    explicit HostBackend(Kernels kernels, Memory memory = {})
+        : kernels_(std::move(kernels)), memory_(std::move(memory)) {}
+    /// Takes its buffers from `memory`: `Model<Simd>::bind(weights, Simd{memory})`.
+    explicit HostBackend(Memory memory) : memory_(std::move(memory)) {}
 
-    [[nodiscard]] Result<Buffer> allocate(std::size_t bytes) const { return HostMemory::allocate(bytes); }
+    [[nodiscard]] Result<Buffer> allocate(std::size_t bytes) const { return memory_.allocate(bytes); }
 
     /// The mapped tensor itself; the caller keeps the file mapped. Errors: `unsupported` for a dtype nothing computes
     /// with.
@@ -63,7 +66,12 @@ class HostBackend {
         return {reinterpret_cast<float*>(buffer.data()) + offset, columns, rows};
     }
 
-    [[nodiscard]] Pass pass(std::size_t participants) const { return Pass(kernels_, participants); }
+    [[nodiscard]] Pass pass(std::size_t participants) const { return Pass(kernels_, participants, memory_); }
+    /// Bytes that such a pass reserves for itself.
+    [[nodiscard]] std::size_t pass_bytes(const PassShape& shape, std::uint32_t columns,
+                                         std::size_t participants) const {
+        return Pass::workspace_bytes(kernels_, shape, columns, participants);
+    }
 
     void upload(Pass& pass, const PassInputs& inputs, Buffer& cache, const CacheShape& shape) const {
         pass.upload(inputs, cache.data(), shape);
@@ -82,9 +90,11 @@ class HostBackend {
     [[nodiscard]] Result<std::span<const float>> wait(Ticket ticket) const { return ticket.values; }
 
     [[nodiscard]] const Kernels& kernels() const noexcept { return kernels_; }
+    [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
 
  private:
     Kernels kernels_;
+    Memory memory_;
 };
 
 }  // namespace decant::inline DECANT_ABI

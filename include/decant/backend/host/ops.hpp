@@ -5,16 +5,20 @@
 /// The operations of a host backend as data: one struct per operation, stored in a pass and run tile by tile. The
 /// formula of each stands here; the Eigen backend states it in code.
 
+#include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
 #include <decant/core/specs.hpp>
+#include <decant/quant/formats.hpp>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -176,8 +180,9 @@ struct Store {
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(k.rows); }
 };
 
-/// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h.
-/// Online softmax (Milakov and Gimelshein 2018) over tiles of `attention_tile` positions.
+/// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
+/// with a window only p > positions[t] - window. Online softmax (Milakov and Gimelshein 2018) over tiles of
+/// `attention_tile` positions.
 struct Attend {
     View q;
     std::uint32_t layer = 0;
@@ -193,6 +198,7 @@ struct AttentionTile {
           heads(op.spec.heads / op.spec.kv_heads),
           first_head(tile % op.spec.kv_heads * heads),
           length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
+          begin(op.spec.window == 0 ? 0 : length - (std::min)(length, std::size_t{op.spec.window})),
           to_value(f.cache.to_value(op.layer)),
           cache_(&f.cache),
           table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
@@ -200,6 +206,10 @@ struct AttentionTile {
                   tile % op.spec.kv_heads * op.spec.head_dim * traits(f.cache.shape->dtype).block_bytes),
           row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
 
+    /// Positions from `first` to the end of its tile, or to the last one that the row sees.
+    [[nodiscard]] std::size_t count(std::size_t first) const noexcept {
+        return (std::min)(std::size_t{attention_tile} - first % attention_tile, length - first);
+    }
     /// Addresses of the keys of positions [first, first + count), through the block table.
     void keys(std::size_t first, std::size_t count, const std::byte* (&out)[attention_tile]) const {
         const std::size_t block_tokens = cache_->shape->block_tokens;
@@ -215,7 +225,8 @@ struct AttentionTile {
     std::size_t row;
     std::size_t heads;
     std::size_t first_head;
-    std::size_t length;    ///< positions that the row sees, itself included
+    std::size_t length;    ///< positions up to the row's own, included
+    std::size_t begin;     ///< the first position that it sees
     std::size_t to_value;  ///< bytes from the address of a key to that of its value
 
  private:
@@ -239,6 +250,101 @@ struct Gather {
     View x;
     View y;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(y.rows); }
+};
+
+/// y[i, :] = the `k` largest of a[i, :], their ids and log(sum(exp(a[i, :]))), laid out as `BestTokens` reads it, where
+/// a[i, v] = adjusted x[i, v] if v is allowed, else -inf.
+struct Pick {
+    View x;
+    std::uint32_t k = 0;
+    View y;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.inputs.picks ? f.rows(x.rows) : 0; }
+
+    static constexpr std::size_t piece = 1024;  // logits at a time, a multiple of a mask's words
+
+    /// Row i, for every backend: `exp_sum(values, n, shift)` is the sum of exp(values[j] + shift) in its own fixed
+    /// order. `values` is room for a piece.
+    template <class ExpSum>
+    void compute(const Frame& f, std::uint32_t i, float* values, ExpSum exp_sum) const {
+        constexpr float lowest = -std::numeric_limits<float>::infinity();
+        float* const best = y.row(i);
+        float* const ids = best + k;
+        std::fill_n(best, k, lowest);
+        std::fill_n(ids, k, std::bit_cast<float>(std::int32_t{-1}));
+
+        const PickInputs& pick = f.inputs.pick;
+        std::span<const LogitAdjustment> adjustments =
+            pick.adjustments.subspan(i == 0 ? 0 : pick.ends[i - 1], pick.ends[i] - (i == 0 ? 0 : pick.ends[i - 1]));
+        const std::uint32_t words = (x.columns + 31) / 32;
+        const std::uint32_t* const mask =
+            pick.masks[i] < 0 ? nullptr : pick.allowed.data() + static_cast<std::size_t>(pick.masks[i]) * words;
+
+        std::int32_t bad = -1;
+        float peak = lowest;
+        double sum = 0.0;
+        for (std::size_t first = 0; first < x.columns; first += piece) {
+            const std::size_t n = (std::min)(piece, x.columns - first);
+            std::copy_n(x.row(i) + first, n, values);
+            for (std::size_t j = 0; bad < 0 && j < n; ++j)
+                if (!(values[j] < std::numeric_limits<float>::infinity())) bad = static_cast<std::int32_t>(first + j);
+            for (; !adjustments.empty(); adjustments = adjustments.subspan(1)) {
+                const auto token = static_cast<std::size_t>(id(adjustments[0].token));
+                if (token >= first + n) break;
+                values[token - first] = apply(adjustments[0], values[token - first]);
+            }
+            if (mask != nullptr) {
+                for (std::size_t j = 0; j < n; ++j)
+                    if ((mask[(first + j) / 32] >> (first + j) % 32 & 1) == 0) values[j] = lowest;
+            }
+            float highest = lowest;
+            for (std::size_t j = 0; j < n; ++j) highest = values[j] > highest ? values[j] : highest;
+            if (highest > peak) {
+                sum *= std::exp(static_cast<double>(peak) - highest);  // by 0 at first
+                peak = highest;
+            }
+            if (peak > lowest) sum += exp_sum(values, n, -peak);
+            if (k == 0 || highest <= best[k - 1]) continue;
+            for (std::size_t j = 0; j < n; ++j) {
+                if (!(values[j] > best[k - 1])) continue;
+                std::size_t at = k - 1;
+                for (; at > 0 && values[j] > best[at - 1]; --at) {
+                    best[at] = best[at - 1];
+                    ids[at] = ids[at - 1];
+                }
+                best[at] = values[j];
+                ids[at] = std::bit_cast<float>(static_cast<std::int32_t>(first + j));
+            }
+        }
+        best[2 * k] = sum > 0.0 ? static_cast<float>(peak + std::log(sum)) : lowest;
+        best[2 * k + 1] = std::bit_cast<float>(bad);
+    }
+};
+
+/// Moves row t of the cache's K and V from slot `sources[t]` to slot `cache_slots[t]`, row after row, and turns K's
+/// heads by the row's angles, rounded again to the cache's dtype. A tile is a key head.
+struct Move {
+    std::uint32_t layer = 0;
+    View angles;
+    RopeSpec spec;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
+        return f.inputs.rows == 0 ? 0 : f.cache.shape->layers[layer].kv_heads;
+    }
+
+    /// For every backend: `rope(head, angles)` turns one head in place; `write(head, dtype, to)` rounds it into the
+    /// cache. `head` is room for spec.head_dim floats.
+    template <class Rope, class Write>
+    void compute(const Frame& f, std::uint32_t tile, float* head, Rope rope, Write write) const {
+        const DType dtype = f.cache.shape->dtype;
+        const std::size_t bytes = spec.head_dim * traits(dtype).block_bytes;
+        for (std::uint32_t t = 0; t < f.inputs.rows; ++t) {
+            const std::byte* from = f.cache.key(layer, static_cast<std::size_t>(f.inputs.sources[t])) + tile * bytes;
+            std::byte* to = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t])) + tile * bytes;
+            dequantize_row(dtype, from, spec.head_dim, head);
+            rope(head, angles.row(t));
+            write(head, dtype, to);
+            if (from != to) std::memcpy(to + f.cache.to_value(layer), from + f.cache.to_value(layer), bytes);
+        }
+    }
 };
 
 }  // namespace host

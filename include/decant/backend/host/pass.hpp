@@ -7,7 +7,9 @@
 #include <decant/backend/host/ops.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/executor.hpp>
+#include <decant/core/float_control.hpp>
 #include <decant/core/memory.hpp>
+#include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/stop.hpp>
 
@@ -24,10 +26,12 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested or `tiles` are done.
+/// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested or `tiles` are done, and
+/// between two steps once `progress` (steps of this pass) says so.
 struct RunLimits {
     const StopFlag* stop = nullptr;
     std::uint64_t tiles = (std::numeric_limits<std::uint64_t>::max)();
+    ProgressRef progress = {};
 };
 
 enum class RunState : std::uint8_t {
@@ -46,16 +50,17 @@ namespace host {
 template <class Kernels>
 class Pass {
  public:
-    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Gather>;
+    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Gather, Pick, Move>;
 
-    Pass(Kernels kernels, std::size_t participants) : kernels_(std::move(kernels)), participants_(participants) {}
+    Pass(Kernels kernels, std::size_t participants, Memory memory = {})
+        : kernels_(std::move(kernels)), participants_(participants), memory_(std::move(memory)) {}
 
     /// Reserves workspace for passes of this shape whose rows (and heads) have at most `columns` columns. Forgets what
     /// was recorded.
     Result<void> reserve(const PassShape& shape, std::uint32_t columns) {
-        scratch_bytes_ = (kernels_.scratch_bytes(shape, columns) + 63) / 64 * 64;
-        DECANT_TRY(scratch_, HostMemory::allocate(scratch_bytes_ * participants_));
-        DECANT_TRY(prepared_, HostMemory::allocate(kernels_.prepared_bytes(shape, columns)));
+        scratch_bytes_ = scratch_bytes(kernels_, shape, columns);
+        DECANT_TRY(scratch_, memory_.allocate(scratch_bytes_ * participants_));
+        DECANT_TRY(prepared_, memory_.allocate(kernels_.prepared_bytes(shape, columns)));
         kernels_.use_prepared(prepared_.data(), shape, columns);
         frame_.shape = shape;
         steps_.clear();
@@ -91,6 +96,8 @@ class Pass {
     }
     void gate(View gate, View up, Activation activation, View y) { steps_.push_back(Gate{gate, up, activation, y}); }
     void gather(View x, View y) { steps_.push_back(Gather{x, y}); }
+    void pick(View x, std::uint32_t k, View y) { steps_.push_back(Pick{x, k, y}); }
+    void move(std::uint32_t layer, View angles, const RopeSpec& spec) { steps_.push_back(Move{layer, angles, spec}); }
 
     /// Takes the inputs of the next run (the spans must stay valid until it has finished) and starts it over.
     void upload(const PassInputs& inputs, std::byte* cache, const CacheShape& shape) {
@@ -104,7 +111,7 @@ class Pass {
     /// Works through the steps from where the last call stopped.
     RunState run(const AnyExecutor& executor, RunLimits limits = {}) {
         limits_ = limits;
-        for (; step_ < steps_.size(); ++step_, next_.store(0, std::memory_order_relaxed)) {
+        while (step_ < steps_.size()) {
             const std::uint64_t first = next_.load(std::memory_order_relaxed);
             const std::uint64_t tiles =
                 std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, steps_[step_]);
@@ -124,6 +131,9 @@ class Pass {
                 next_.store(done, std::memory_order_relaxed);
                 return RunState::stopped;
             }
+            ++step_;
+            next_.store(0, std::memory_order_relaxed);
+            if (!limits.progress({step_, steps_.size()})) return RunState::stopped;
         }
         return RunState::finished;
     }
@@ -132,8 +142,18 @@ class Pass {
     [[nodiscard]] std::span<const Step> steps() const noexcept { return steps_; }
     [[nodiscard]] std::size_t workspace_bytes() const noexcept { return scratch_.size() + prepared_.size(); }
 
+    /// What `workspace_bytes` will be for a pass of this shape.
+    [[nodiscard]] static std::size_t workspace_bytes(const Kernels& kernels, const PassShape& shape,
+                                                     std::uint32_t columns, std::size_t participants) {
+        return scratch_bytes(kernels, shape, columns) * participants + kernels.prepared_bytes(shape, columns);
+    }
+
  private:
+    static std::size_t scratch_bytes(const Kernels& kernels, const PassShape& shape, std::uint32_t columns) {
+        return (kernels.scratch_bytes(shape, columns) + 63) / 64 * 64;
+    }
     void participate(std::size_t who) {
+        const detail::FloatControl control;
         std::byte* scratch = scratch_.data() + who * scratch_bytes_;
         std::visit(
             [&](const auto& op) {
@@ -148,6 +168,7 @@ class Pass {
 
     Kernels kernels_;
     std::size_t participants_;
+    Memory memory_;
     std::size_t scratch_bytes_ = 0;
     HostMemory scratch_;
     HostMemory prepared_;

@@ -113,21 +113,8 @@ struct Operations {
     }
 
     static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
-        const std::uint32_t half = op.spec.dim / 2;
-        const float* cosine = op.angles.row(t);
-        const float* sine = cosine + half;
-        const bool halves = op.spec.layout == RopeLayout::halves;
-        const std::uint32_t step = halves ? 1 : 2;
-        const std::uint32_t distance = halves ? half : 1;
-        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim) {
-            float* x = op.x.row(t) + head;
-            for (std::uint32_t i = 0; i < half; ++i, x += step) {
-                const float a = x[0];
-                const float b = x[distance];
-                x[0] = a * cosine[i] - b * sine[i];
-                x[distance] = b * cosine[i] + a * sine[i];
-            }
-        }
+        for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim)
+            turn(op.spec, op.x.row(t) + head, op.angles.row(t));
     }
 
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
@@ -156,8 +143,8 @@ struct Operations {
             float total[most] = {};
             float scores[most][span];
             std::fill_n(highest, most, -std::numeric_limits<float>::infinity());
-            for (std::size_t first = 0; first < work.length; first += span) {
-                const std::size_t count = (std::min)(span, work.length - first);
+            for (std::size_t first = work.begin, count; first < work.length; first += count) {
+                count = work.count(first);
                 const std::byte* keys[span];
                 work.keys(first, count, keys);
                 for (std::size_t j = 0; j < count; ++j) {
@@ -192,7 +179,39 @@ struct Operations {
         std::copy_n(op.x.row(static_cast<std::size_t>(f.inputs.wanted[i])), op.x.columns, op.y.row(i));
     }
 
+    static void run(const host::Pick& op, const host::Frame& f, std::uint32_t i, Scratch scratch, Activations) {
+        float* const values = scratch.floats().values;
+        float* const exps = values + host::Pick::piece;
+        static_assert(Scratch::panel_bytes >= 2 * host::Pick::piece * sizeof(float));
+        op.compute(f, i, values, [&](const float* x, std::size_t n, float shift) {
+            exp_shifted(x, shift, exps, n);
+            double sum = 0.0;
+            for (std::size_t j = 0; j < n; ++j) sum += exps[j];
+            return sum;
+        });
+    }
+
+    static void run(const host::Move& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
+        op.compute(
+            f, tile, scratch.row(), [&](float* head, const float* angles) { turn(op.spec, head, angles); },
+            [&](const float* head, DType dtype, std::byte* to) { write(head, op.spec.head_dim, dtype, to); });
+    }
+
  private:
+    /// Turns the pairs of one head.
+    static void turn(const RopeSpec& spec, float* x, const float* angles) {
+        const std::uint32_t half = spec.dim / 2;
+        const bool halves = spec.layout == RopeLayout::halves;
+        const std::uint32_t step = halves ? 1 : 2;
+        const std::uint32_t distance = halves ? half : 1;
+        for (std::uint32_t i = 0; i < half; ++i, x += step) {
+            const float a = x[0];
+            const float b = x[distance];
+            x[0] = a * angles[i] - b * angles[half + i];
+            x[distance] = b * angles[i] + a * angles[half + i];
+        }
+    }
+
     static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {
         if (dtype == DType::f16) {
             Set::to_half(from, to, n);

@@ -1,0 +1,195 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// How much work passes do. `Counting<B>` wraps a backend and counts the operations that its passes execute;
+/// `CountingKernels<K>` stands in for the kernels of a host backend and counts the tiles, so the weight rows that are
+/// truly read.
+
+#include <decant/backend/concept.hpp>
+#include <decant/backend/host/backend.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace decant_test {
+
+/// Operations by kind, products by matrix, and the bytes of all matrices that products read.
+struct Work {
+    std::map<std::string_view, std::uint64_t> operations;
+    std::map<const void*, std::uint64_t> products;  // of each weight
+    std::uint64_t weight_bytes = 0;
+
+    Work& operator+=(const Work& other) {
+        for (const auto& [kind, count] : other.operations) operations[kind] += count;
+        for (const auto& [weight, count] : other.products) products[weight] += count;
+        weight_bytes += other.weight_bytes;
+        return *this;
+    }
+    friend bool operator==(const Work&, const Work&) = default;
+};
+
+/// For one thread at a time.
+template <class B>
+class Counting {
+    struct Tally {
+        std::vector<Work> runs;  // that finished
+        std::uint64_t recordings = 0;
+    };
+
+ public:
+    using Buffer = typename B::Buffer;
+    using View = typename B::View;
+    using Weight = typename B::Weight;
+    using LinearTarget = typename B::LinearTarget;
+    using Ticket = typename B::Ticket;
+
+    class Pass {
+     public:
+        Pass(const B& backend, std::size_t participants, std::shared_ptr<Tally> tally)
+            : inner_(backend.pass(participants)), tally_(std::move(tally)) {}
+
+        decant::Result<void> reserve(const decant::PassShape& shape, std::uint32_t columns) {
+            recorded_ = {};
+            return inner_.reserve(shape, columns);
+        }
+        template <class Body>
+        void record(Body&& body) {
+            inner_.record([&](typename B::Pass&) {
+                ++tally_->recordings;
+                body(*this);
+            });
+        }
+        decant::RunState run(const decant::AnyExecutor& executor, decant::RunLimits limits = {}) {
+            const decant::RunState state = inner_.run(executor, limits);
+            if (state == decant::RunState::finished && std::exchange(uploaded_, false))
+                tally_->runs.push_back(recorded_);
+            return state;
+        }
+
+        void embed(const Weight& table, View x) {
+            count("embed");
+            inner_.embed(table, x);
+        }
+        void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y) {
+            count("norm");
+            inner_.norm(x, weight, spec, y);
+        }
+        void linear(View x, std::initializer_list<LinearTarget> targets) {
+            count("linear");
+            for (const LinearTarget& target : targets) {
+                ++recorded_.products[target.weight];
+                recorded_.weight_bytes += target.weight->rows * target.weight->row_bytes;
+            }
+            inner_.linear(x, targets);
+        }
+        void angles(const Weight& frequencies, const decant::RopeSpec& spec, View y) {
+            count("angles");
+            inner_.angles(frequencies, spec, y);
+        }
+        void rope(View x, View angles, const decant::RopeSpec& spec) {
+            count("rope");
+            inner_.rope(x, angles, spec);
+        }
+        void store(View k, View v, std::uint32_t layer) {
+            count("store");
+            inner_.store(k, v, layer);
+        }
+        void attend(View q, std::uint32_t layer, const decant::AttentionSpec& spec, View y) {
+            count("attend");
+            inner_.attend(q, layer, spec, y);
+        }
+        void gate(View gate, View up, decant::Activation activation, View y) {
+            count("gate");
+            inner_.gate(gate, up, activation, y);
+        }
+        void gather(View x, View y) {
+            count("gather");
+            inner_.gather(x, y);
+        }
+        void pick(View x, std::uint32_t k, View y) {
+            count("pick");
+            inner_.pick(x, k, y);
+        }
+        void move(std::uint32_t layer, View angles, const decant::RopeSpec& spec) {
+            count("move");
+            inner_.move(layer, angles, spec);
+        }
+
+        [[nodiscard]] std::size_t workspace_bytes() const { return inner_.workspace_bytes(); }
+
+     private:
+        friend class Counting;
+        void count(std::string_view kind) { ++recorded_.operations[kind]; }
+
+        typename B::Pass inner_;
+        std::shared_ptr<Tally> tally_;
+        Work recorded_;
+        bool uploaded_ = false;
+    };
+
+    Counting() = default;
+    explicit Counting(B backend) : backend_(std::move(backend)) {}
+
+    [[nodiscard]] decant::Result<Buffer> allocate(std::size_t bytes) const { return backend_.allocate(bytes); }
+    [[nodiscard]] decant::Result<Weight> weight(const decant::Tensor& tensor) const { return backend_.weight(tensor); }
+    [[nodiscard]] decant::Result<Weight> constant(std::vector<float> values) const {
+        return backend_.constant(std::move(values));
+    }
+    [[nodiscard]] View view(Buffer& buffer, std::size_t offset, std::uint32_t columns, decant::RowSet rows) const {
+        return backend_.view(buffer, offset, columns, rows);
+    }
+    [[nodiscard]] Pass pass(std::size_t participants) const { return Pass(backend_, participants, tally_); }
+    [[nodiscard]] std::size_t pass_bytes(const decant::PassShape& shape, std::uint32_t columns,
+                                         std::size_t participants) const {
+        return backend_.pass_bytes(shape, columns, participants);
+    }
+    void upload(Pass& pass, const decant::PassInputs& inputs, Buffer& cache, const decant::CacheShape& shape) const {
+        backend_.upload(pass.inner_, inputs, cache, shape);
+        pass.uploaded_ = true;
+    }
+    void copy(Buffer& buffer, std::size_t from, std::size_t to, std::size_t bytes) const {
+        backend_.copy(buffer, from, to, bytes);
+    }
+    [[nodiscard]] Ticket download(View view, std::size_t rows) const { return backend_.download(view, rows); }
+    [[nodiscard]] decant::Result<std::span<const float>> wait(const Ticket& ticket) const {
+        return backend_.wait(ticket);
+    }
+
+    /// What each pass that finished has executed, in order, of all copies of this backend.
+    [[nodiscard]] const std::vector<Work>& runs() const { return tally_->runs; }
+    [[nodiscard]] std::uint64_t recordings() const { return tally_->recordings; }
+
+ private:
+    B backend_;
+    std::shared_ptr<Tally> tally_ = std::make_shared<Tally>();
+};
+
+/// Bytes of weight rows that the tiles of `linear` have read. For one thread at a time.
+template <class K>
+class CountingKernels : public K {
+ public:
+    template <class Op>
+    void run(const Op& op, const decant::host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
+        K::run(op, frame, tile, scratch);
+    }
+    void run(const decant::host::Linear& op, const decant::host::Frame& frame, std::uint32_t tile,
+             std::byte* scratch) const {
+        const auto place = op.place(tile);
+        *bytes_ += place.columns * place.target->weight->row_bytes;
+        K::run(op, frame, tile, scratch);
+    }
+    [[nodiscard]] std::uint64_t weight_bytes() const { return *bytes_; }
+
+ private:
+    std::shared_ptr<std::uint64_t> bytes_ = std::make_shared<std::uint64_t>(0);
+};
+
+}  // namespace decant_test

@@ -1,0 +1,358 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// The test backend whose memory lies in another process (opaque.hpp): that it keeps the rules it is there to check.
+#include "support/catch.hpp"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include "backend/opaque.hpp"
+#include "backend/support.hpp"
+
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
+#include <concepts>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+using decant::ErrorCode;
+using decant::PassShape;
+using decant::RunState;
+using decant_test::Batch;
+using decant_test::Opaque;
+using Floats = std::vector<float>;
+
+static_assert(decant::Backend<Opaque>);
+static_assert(!std::copyable<Opaque::Buffer> && std::movable<Opaque::Buffer>);
+// Nothing that the host holds leads to the device's memory, and no such thing can go over the wire.
+template <class T>
+concept Reachable = requires(T value) {
+    value.data();
+}
+|| requires(T value) { value.data; };
+static_assert(Reachable<decant::Eigen::Buffer> && Reachable<decant::Eigen::View> && Reachable<decant::Eigen::Weight>);
+static_assert(!Reachable<Opaque::Buffer> && !Reachable<Opaque::View> && !Reachable<Opaque::Weight>);
+static_assert(!decant_test::opaque::Plain<float*> && !decant_test::opaque::Plain<decant::host::View> &&
+              !decant_test::opaque::Plain<std::span<const float>>);
+
+namespace {
+
+/// Two operations on one buffer: x = table[tokens], y = table[tokens] + product x.
+template <class B>
+struct Rehearsal {
+    static constexpr std::uint32_t columns = 32;
+    static constexpr std::uint32_t out_columns = 5;
+
+    explicit Rehearsal(B made = {}) : backend(std::move(made)), pass(backend.pass(1)) {}
+
+    B backend;
+    decant_test::Random random{1};
+    decant_test::Matrix table = decant_test::random_matrix(random, decant::DType::f16, 7, columns);
+    decant_test::Matrix matrix = decant_test::random_matrix(random, decant::DType::q8_0, out_columns, columns);
+    typename B::Weight rows = backend.weight(table.tensor()).value();
+    typename B::Weight product = backend.weight(matrix.tensor()).value();
+    typename B::Weight bias = backend.constant({1, 2, 3, 4, 5}).value();
+    typename B::Buffer buffer = backend.allocate(8 * (columns + out_columns) * sizeof(float)).value();
+    typename B::Buffer cache = backend.allocate(64).value();
+    decant::CacheShape cache_shape;
+    typename B::View x = backend.view(buffer, 0, columns, decant::RowSet::tokens);
+    typename B::View y = backend.view(buffer, 8 * columns, out_columns, decant::RowSet::tokens);
+    typename B::Pass pass;
+    Batch batch{PassShape{}};
+    int bodies = 0;
+
+    void record() {
+        pass.record([&](typename B::Pass& p) {
+            ++bodies;
+            p.embed(rows, x);
+            p.linear(x, {{&product, &bias, y}});
+        });
+    }
+    void prepare(const PassShape& shape = {4, 1, 1, 1}) {
+        REQUIRE(pass.reserve(shape, columns));
+        record();
+    }
+    void upload(const std::vector<std::size_t>& tokens) {
+        batch = Batch({4, 1, 1, 1});
+        for (const std::size_t token : tokens) batch.add(token);
+        backend.upload(pass, batch.inputs(), cache, cache_shape);
+    }
+    auto read(std::size_t count) { return backend.wait(backend.download(y, count)); }
+    Floats results(const std::vector<std::size_t>& tokens) {
+        upload(tokens);
+        REQUIRE(pass.run(decant::AnyExecutor{}) == RunState::finished);
+        const auto values = read(tokens.size()).value();
+        return {values.begin(), values.end()};
+    }
+};
+
+std::size_t open_descriptors() {
+    const std::filesystem::directory_iterator all("/dev/fd");
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+bool no_children() { return waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
+
+void end(pid_t child) { REQUIRE(kill(child, SIGKILL) == 0); }
+
+}  // namespace
+
+TEST_CASE("opaque: the bits of Eigen", "[opaque]") {
+    Rehearsal<decant::Eigen> here;
+    Rehearsal<Opaque> there;
+    here.prepare();
+    there.prepare();
+    for (const auto& tokens : std::vector<std::vector<std::size_t>>{{0}, {3, 1, 6, 2}, {5, 5}}) {
+        const Floats expected = here.results(tokens);
+        REQUIRE(expected.size() == tokens.size() * 5);
+        CHECK(decant_test::same_bits(there.results(tokens), expected));
+    }
+}
+
+TEST_CASE("opaque: a shape is recorded once and replayed with new inputs", "[opaque]") {
+    Rehearsal<Opaque> rig;
+    rig.prepare();
+    CHECK(rig.backend.counts().recordings == 1);
+    const auto before = rig.backend.counts();
+    rig.record();
+    rig.record();
+    CHECK(rig.backend.counts().messages == before.messages);
+    CHECK(rig.bodies == 1);
+    std::set<Floats> different;
+    for (std::size_t token = 0; token < 7; ++token) {
+        different.insert(rig.results({token}));
+        rig.record();
+    }
+    CHECK(different.size() == 7);
+    const auto after = rig.backend.counts();
+    CHECK(rig.bodies == 1);
+    CHECK(after.recordings == 1);
+    CHECK(after.weights == 2);
+    CHECK(after.uploads - before.uploads == 7);
+    CHECK(after.replays - before.replays == 7);
+    CHECK(after.messages - before.messages == 7 * 4);  // upload, run, download, fetch
+
+    CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);  // no new inputs, nothing to do
+    CHECK(rig.backend.counts().replays == after.replays);
+    rig.prepare({4, 1, 1, 2});
+    CHECK(rig.bodies == 2);
+    CHECK(rig.backend.counts().recordings == 2);
+}
+
+TEST_CASE("opaque: a read inside a pass is refused", "[opaque]") {
+    Rehearsal<Opaque> rig;
+    rig.prepare();
+    const Floats expected = rig.results({2, 4});
+    const auto refused = [&](const auto& read) {
+        REQUIRE_FALSE(read);
+        CHECK(read.error().code == ErrorCode::invalid_argument);
+        CHECK(read.error().what.find("inside") != std::string::npos);
+    };
+
+    const auto early = rig.backend.download(rig.y, 2);  // whose pass is over when it is waited for
+    rig.upload({2, 4});
+    refused(rig.read(2));
+    refused(rig.backend.wait(early));
+    decant::StopFlag stop;
+    stop.request();
+    CHECK(rig.pass.run(decant::AnyExecutor{}, {.stop = &stop}) == RunState::stopped);
+    CHECK(rig.pass.run(decant::AnyExecutor{}, {.tiles = 0}) == RunState::stopped);
+    refused(rig.read(2));
+    const auto late = rig.backend.download(rig.y, 2);
+    CHECK(rig.backend.counts().replays == 1);
+    CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
+    CHECK(rig.backend.counts().replays == 2);
+    refused(rig.backend.wait(late));  // asked for too early
+    const auto values = rig.read(2).value();
+    CHECK(decant_test::same_bits({values.begin(), values.end()}, expected));
+
+    // Another buffer may be read meanwhile.
+    auto other = rig.backend.allocate(64).value();
+    rig.upload({1});
+    CHECK(rig.backend.wait(rig.backend.download(rig.backend.view(other, 0, 4, decant::RowSet::tokens), 1)));
+    refused(rig.read(1));
+}
+
+TEST_CASE("opaque: nothing but operations inside of record, no operation outside", "[opaque]") {
+    Rehearsal<Opaque> rig;
+    REQUIRE(rig.pass.reserve({4, 1, 1, 1}, rig.columns));
+    std::optional<ErrorCode> read, allocated;
+    rig.pass.record([&](Opaque::Pass& p) {
+        p.embed(rig.rows, rig.x);
+        auto result = rig.read(1);
+        if (!result) read = result.error().code;
+        auto buffer = rig.backend.allocate(64);
+        if (!buffer) allocated = buffer.error().code;
+        rig.backend.copy(rig.buffer, 0, 64, 64);
+        p.linear(rig.x, {{&rig.product, &rig.bias, rig.y}});
+    });
+    CHECK(read == ErrorCode::invalid_argument);
+    CHECK(allocated == ErrorCode::invalid_argument);
+    const auto told = [&](const char* what) {
+        const auto result = rig.read(1);
+        REQUIRE_FALSE(result);
+        CHECK(result.error().what == what);
+        CHECK(rig.read(1));  // once
+    };
+    told("a command to the device inside of record()");
+    rig.pass.gather(rig.x, rig.x);
+    told("an operation outside of record()");
+    CHECK(rig.results({1, 2}).size() == 10);  // the recording is whole
+    auto never = rig.backend.pass(1);
+    rig.backend.upload(never, {}, rig.cache, rig.cache_shape);
+    told("an upload to a pass that was not recorded");
+
+    // A body that throws has recorded nothing.
+    REQUIRE(rig.pass.reserve({4, 1, 1, 1}, rig.columns));
+    CHECK_THROWS_AS(rig.pass.record([](Opaque::Pass&) { throw 1; }), int);
+    rig.record();
+    CHECK(rig.results({1, 2}).size() == 10);
+}
+
+TEST_CASE("opaque: the device checks sizes and says so with the next result", "[opaque]") {
+    Rehearsal<Opaque> rig;
+    rig.prepare();
+    const auto told = [&](std::string_view what) {
+        const auto result = rig.read(1);
+        REQUIRE_FALSE(result);
+        CHECK(result.error().what == what);
+        CHECK(rig.read(1));
+    };
+    Batch batch({4, 1, 1, 1});
+    batch.add(3);
+    batch.tokens[2] = 0;  // a row that is not used
+    rig.backend.upload(rig.pass, batch.inputs(), rig.cache, rig.cache_shape);
+    CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
+    told("inputs that are not as long as the shape says, or not padded by -1");
+    batch.tokens[2] = -1;
+    batch.tables.resize(5);
+    rig.backend.upload(rig.pass, batch.inputs(), rig.cache, rig.cache_shape);
+    CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
+    told("inputs that are not as long as the shape says, or not padded by -1");
+    rig.backend.copy(rig.cache, 0, 32, 33);
+    told("a copy outside its buffer");
+    static_cast<void>(rig.backend.download(rig.y, 1000));
+    told("a download outside its buffer");
+
+    // What the device's own backend refuses is told as it says it.
+    auto unknown = rig.table.tensor();
+    unknown.dtype = decant::DType::other;
+    const auto weight = rig.backend.weight(unknown);
+    REQUIRE_FALSE(weight);
+    CHECK(weight.error().message() == decant::Eigen{}.weight(unknown).error().message());
+    const auto vast = rig.backend.allocate(std::size_t{1} << 62);
+    REQUIRE_FALSE(vast);
+    CHECK(vast.error().code == ErrorCode::out_of_memory);
+    CHECK(rig.results({1}).size() == 5);
+}
+
+TEST_CASE("opaque: a copy is made in the order of the commands", "[opaque]") {
+    Rehearsal<Opaque> rig;
+    rig.prepare();
+    const Floats one = rig.results({1});
+    const std::size_t from = 8 * rig.columns * sizeof(float);
+    rig.backend.copy(rig.buffer, from, from + one.size() * sizeof(float), one.size() * sizeof(float));
+    const Floats two = rig.results({2});
+    const auto both = rig.read(2).value();
+    CHECK(decant_test::same_bits({both.begin(), both.begin() + 5}, two));
+    CHECK(decant_test::same_bits({both.begin() + 5, both.end()}, one));
+}
+
+TEST_CASE("opaque: a device that dies is an error", "[opaque]") {
+    const auto gone = [](const auto& result) {
+        REQUIRE_FALSE(result);
+        CHECK(result.error().code == ErrorCode::io);
+    };
+    {
+        Rehearsal<Opaque> rig;
+        rig.prepare();
+        rig.upload({1});
+        end(rig.backend.child());
+        CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
+        gone(rig.read(1));
+        gone(rig.read(1));
+        rig.upload({1});
+        rig.backend.copy(rig.buffer, 0, 4, 4);
+        gone(rig.backend.allocate(64));
+        gone(rig.backend.weight(rig.table.tensor()));
+        gone(rig.backend.constant({1}));
+        gone(rig.pass.reserve({4, 1, 1, 1}, 32));
+    }
+    {
+        // While the host waits for it.
+        Rehearsal<Opaque> rig;
+        rig.prepare();
+        rig.upload({1});
+        const pid_t child = rig.backend.child();
+        REQUIRE(kill(child, SIGSTOP) == 0);
+        std::thread killer([child] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            kill(child, SIGKILL);
+        });
+        CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
+        const auto result = rig.read(1);
+        killer.join();
+        gone(result);
+    }
+    {
+        // In the middle of more than the socket holds.
+        const Opaque backend;
+        const pid_t child = backend.child();
+        REQUIRE(kill(child, SIGSTOP) == 0);
+        std::thread killer([child] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            kill(child, SIGKILL);
+        });
+        const auto weight = backend.constant(Floats(std::size_t{1} << 22));
+        killer.join();
+        gone(weight);
+    }
+    CHECK(no_children());
+}
+
+TEST_CASE("opaque: nothing is left behind", "[opaque]") {
+    const std::size_t before = open_descriptors();
+    REQUIRE(no_children());
+    for (int i = 0; i < 20; ++i) {
+        // Two at once, the older ones gone first or last: each child has inherited the ends of those before it.
+        auto first = std::make_unique<Rehearsal<Opaque>>();
+        auto second = std::make_unique<Rehearsal<Opaque>>();
+        CHECK(first->backend.child() != second->backend.child());
+        for (auto* rig : {first.get(), second.get()}) {
+            rig->prepare();
+            CHECK(rig->results({1}).size() == 5);
+        }
+        if (i % 2 == 0) first.reset();
+        second.reset();
+    }
+    CHECK(no_children());
+    CHECK(open_descriptors() == before);
+
+    // What was made by a backend keeps it.
+    std::optional<Opaque> backend;
+    backend.emplace();
+    std::optional<Opaque::Weight> weight(backend->constant({1, 2}).value());
+    auto buffer = std::make_unique<Opaque::Buffer>(backend->allocate(64).value());
+    backend.reset();
+    CHECK_FALSE(no_children());
+    weight.reset();
+    CHECK_FALSE(no_children());
+    buffer.reset();
+    CHECK(no_children());
+    CHECK(open_descriptors() == before);
+}
+
+#else
+
+TEST_CASE("opaque: needs a system with fork") { SUCCEED("none here"); }
+
+#endif
