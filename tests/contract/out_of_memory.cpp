@@ -84,7 +84,8 @@ void each_allocation(const char* what, std::uint64_t step, F body, After after) 
         const std::int64_t before = live;
         const Outcome outcome = with_failure(failing, body);
         after();
-        check(live == before, std::string(what) + " leaked at allocation " + std::to_string(failing));
+        const bool kept = live != before;  // before the message is made
+        check(!kept, std::string(what) + " leaked at allocation " + std::to_string(failing));
         if (outcome == Outcome::worked) break;
         ++errors;
         failing += failing < 1000 ? 1 : step;

@@ -30,7 +30,6 @@
 using decant::CacheOptions;
 using decant::Context;
 using decant::ContextOptions;
-using decant::DType;
 using decant::ErrorCode;
 using decant::KvCache;
 using decant::Model;
@@ -44,37 +43,17 @@ using decant::ThreadPool;
 using decant::Token;
 using decant::Want;
 using decant_test::Floats;
+using decant_test::models;
+using decant_test::random_tokens;
 using decant_test::same_bits;
 using decant_test::taken;
 using decant_test::TinyFile;
-using Tokens = std::vector<Token>;
+using decant_test::Tokens;
+using decant_test::whole;
 
 namespace {
 
 constexpr ContextOptions wide{.rows = 128, .sequences = 8, .logits = 128};
-
-/// A model that every path of the kernels has a part in: 8-bit products (Q4_1) and float ones (the tiny file).
-template <class B>
-std::vector<Model<B>> models() {
-    return {decant_test::bind<B>(decant_test::tiny("llama3")), decant_test::bind<B>(TinyFile(DType::q4_1).open())};
-}
-
-Tokens random_tokens(std::size_t count, std::uint64_t seed, std::size_t vocabulary) {
-    decant_test::Random random{seed};
-    return decant_test::random_tokens(random, count, vocabulary);
-}
-
-/// Logits at every position of `tokens`, from one pass of a fresh sequence on the calling thread.
-template <class B>
-std::vector<Floats> whole(const Model<B>& model, const Tokens& tokens, DType dtype = DType::f16) {
-    Context context(model, wide);
-    const KvCache cache(context, {.tokens = 256, .dtype = dtype});
-    auto sequence = taken(cache.sequence());
-    const auto logits = taken(context.pass({{&sequence, tokens, Want::all}}));
-    std::vector<Floats> rows;
-    for (std::size_t r = 0; r < logits.rows(); ++r) rows.push_back(decant_test::row(logits, r));
-    return rows;
-}
 
 template <class B>
 ErrorCode refused(Context<B>& context, std::vector<PassPart<B>> parts, std::string_view part) {
@@ -284,13 +263,13 @@ TEMPLATE_TEST_CASE("a cancelled call leaves everything as it was", "[model]", de
             REQUIRE(moment < 10'000);
             stop.clear();
             interrupter.after = interrupter.calls + moment;
-            const auto result = context.prefill(sequence, std::span(tokens).subspan(known), &stop);
+            const auto result = context.prefill(sequence, std::span(tokens).subspan(known), {.stop = &stop});
             if (result) break;
             CHECK(result.error().code == ErrorCode::cancelled);
             CHECK(std::ranges::equal(sequence.tokens(), prompt));
             CHECK(std::ranges::equal(sequence.table(), table));
             CHECK(cache.free_blocks() == free);
-            CHECK_FALSE(context.decode(fork, tokens[known], &stop));  // still requested
+            CHECK_FALSE(context.decode(fork, tokens[known], {.stop = &stop}));  // still requested
             CHECK(cache.free_blocks() == free);
         }
         CHECK(moments > 20);
@@ -298,7 +277,7 @@ TEMPLATE_TEST_CASE("a cancelled call leaves everything as it was", "[model]", de
         stop.clear();
         interrupter.after = ~std::size_t{0};
         for (auto* again : {&sequence, &fork}) {
-            const auto logits = taken(context.prefill(*again, std::span(tokens).subspan(known), &stop));
+            const auto logits = taken(context.prefill(*again, std::span(tokens).subspan(known), {.stop = &stop}));
             CHECK(same_bits(decant_test::row(logits), expected.back()));
         }
     }
@@ -327,7 +306,7 @@ TEMPLATE_TEST_CASE("a stop from another thread at any moment", "[model]", decant
     for (int i = 1; i <= 60; ++i) {
         stop.clear();
         round = i;
-        const auto logits = context.prefill(sequence, tokens, &stop);
+        const auto logits = context.prefill(sequence, tokens, {.stop = &stop});
         if (logits) {
             failures += !same_bits(decant_test::row(*logits), expected.back());
             sequence.truncate(0);
@@ -339,7 +318,7 @@ TEMPLATE_TEST_CASE("a stop from another thread at any moment", "[model]", decant
     host.join();
     CHECK(failures == 0);
     stop.clear();
-    CHECK(same_bits(decant_test::row(taken(context.prefill(sequence, tokens, &stop))), expected.back()));
+    CHECK(same_bits(decant_test::row(taken(context.prefill(sequence, tokens, {.stop = &stop}))), expected.back()));
 }
 
 TEST_CASE("arguments that cannot be used are refused and change nothing", "[model]") {
@@ -490,13 +469,19 @@ TEST_CASE("a context serves caches of different sizes", "[model]") {
     CHECK(context.options().rows == 16);
 }
 
-TEST_CASE("capacities of zero count as one", "[model]") {
+TEST_CASE("capacities of zero are refused", "[model]") {
     const auto model = decant_test::bind<Simd>(TinyFile{}.open());
     const Tokens tokens = random_tokens(5, 15, 24);
-    Context context(model, {.rows = 0, .sequences = 0, .logits = 0});
-    const KvCache cache(context, {.tokens = 8});
-    auto sequence = taken(cache.sequence());
-    CHECK(same_bits(decant_test::row(taken(context.prefill(sequence, tokens))), whole(model, tokens).back()));
+    for (const ContextOptions options : {ContextOptions{.rows = 0}, {.sequences = 0}, {.logits = 0}}) {
+        Context context(model, options);
+        const KvCache cache(context, {.tokens = 8});
+        auto sequence = taken(cache.sequence());
+        const auto logits = context.prefill(sequence, tokens);
+        REQUIRE_FALSE(logits);
+        CHECK(logits.error().code == ErrorCode::invalid_argument);
+        CHECK(sequence.size() == 0);
+        CHECK(cache.free_blocks() == cache.blocks());
+    }
 }
 
 TEST_CASE("logits know their rows", "[model]") {

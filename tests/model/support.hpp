@@ -53,11 +53,23 @@ inline std::vector<decant::Token> tokens_of(const nlohmann::json& ids) {
     return tokens;
 }
 
-inline std::vector<decant::Token> random_tokens(Random& random, std::size_t count, std::size_t vocabulary = 160) {
-    std::vector<decant::Token> tokens;
+using Tokens = std::vector<decant::Token>;
+
+inline Tokens random_tokens(Random& random, std::size_t count, std::size_t vocabulary = 160) {
+    Tokens tokens;
     for (std::size_t i = 0; i < count; ++i)
         tokens.push_back(decant::Token{static_cast<std::int32_t>(random.below(vocabulary))});
     return tokens;
+}
+inline Tokens random_tokens(std::size_t count, std::uint64_t seed, std::size_t vocabulary) {
+    Random random{seed};
+    return random_tokens(random, count, vocabulary);
+}
+
+/// Models that every path of the kernels has a part in: 8-bit products (Q4_1) and float ones (the tiny file).
+template <class B>
+std::vector<decant::Model<B>> models() {
+    return {bind<B>(tiny("llama3")), bind<B>(TinyFile(decant::DType::q4_1).open())};
 }
 
 using Floats = std::vector<float>;
@@ -70,6 +82,35 @@ inline Floats row(const decant::Logits& logits, std::size_t r = 0) {
 /// The same bits; NaN equals itself, and 0 is not -0.
 inline bool same_bits(const Floats& a, const Floats& b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// Logits at every position of `tokens`, from one pass of a fresh sequence on the calling thread.
+template <class B>
+std::vector<Floats> whole(const decant::Model<B>& model, std::span<const decant::Token> tokens,
+                          decant::DType dtype = decant::DType::f16) {
+    const auto count = static_cast<std::uint32_t>(tokens.size());
+    decant::Context<B> context(model, {.rows = count, .sequences = 1, .logits = count});
+    const decant::KvCache<B> cache(context, {.tokens = tokens.size(), .dtype = dtype});
+    auto sequence = taken(cache.sequence());
+    const auto logits = taken(context.pass({{&sequence, tokens, decant::Want::all}}));
+    std::vector<Floats> rows;
+    for (std::size_t r = 0; r < logits.rows(); ++r) rows.push_back(row(logits, r));
+    return rows;
+}
+
+/// Every block in a sequence of its own, given back in random order: what is taken next lies scattered.
+template <class B>
+void scatter_free_blocks(const decant::KvCache<B>& cache, Random& random) {
+    std::vector<decant::Sequence<B>> holders;
+    for (bool good = true; good && cache.free_blocks() > 0;) {
+        holders.push_back(taken(cache.sequence()));
+        good = bool(holders.back().reserve(1));
+    }
+    REQUIRE(cache.free_blocks() == 0);
+    while (!holders.empty()) {
+        std::swap(holders[random.below(holders.size())], holders.back());
+        holders.pop_back();
+    }
 }
 
 inline bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }

@@ -29,7 +29,7 @@ class Sequence {
     /// Takes room for as many tokens as the pool holds, so that growing never allocates.
     explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) {
         table_.reserve(pool_->blocks());
-        tokens_.reserve(pool_->blocks() * pool_->shape().block_tokens);
+        tokens_.reserve(capacity());
     }
     Sequence(Sequence&&) noexcept = default;
     Sequence& operator=(Sequence&& other) noexcept {
@@ -45,6 +45,12 @@ class Sequence {
     [[nodiscard]] std::span<const Token> tokens() const& noexcept { return tokens_; }
     std::span<const Token> tokens() const&& = delete;
     [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
+
+    /// Tokens that the whole cache holds.
+    [[nodiscard]] std::size_t capacity() const noexcept {
+        DECANT_ASSERT(attached());
+        return pool_->blocks() * pool_->shape().block_tokens;
+    }
 
     /// Physical block of every `block_tokens` positions. Valid as `tokens`.
     [[nodiscard]] std::span<const std::int32_t> table() const& noexcept { return table_; }

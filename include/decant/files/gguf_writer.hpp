@@ -8,6 +8,7 @@
 #include <decant/files/ggml_types.hpp>
 #include <decant/files/metadata_type.hpp>
 #include <decant/files/tensor.hpp>
+#include <decant/files/writer.hpp>
 
 #include <algorithm>
 #include <array>
@@ -60,11 +61,11 @@ class GgufWriter {
     requires std::is_arithmetic_v<T>
     void add(std::string_view key, T value) {
         begin_pair(key, detail::metadata_type_of<T>());
-        put(pairs_, value);
+        detail::put(pairs_, value);
     }
     void add(std::string_view key, std::string_view value) {
         begin_pair(key, MetadataType::string);
-        put_string(pairs_, value);
+        detail::put_string(pairs_, value);
     }
     void add(std::string_view key, const char* value) { add(key, std::string_view(value)); }
     /// An array of numbers.
@@ -72,11 +73,11 @@ class GgufWriter {
     requires(std::is_arithmetic_v<T> && !std::same_as<T, bool>) void add(std::string_view key,
                                                                          std::span<const T> values) {
         begin_array(key, detail::metadata_type_of<T>(), values.size());
-        for (const T value : values) put(pairs_, value);
+        for (const T value : values) detail::put(pairs_, value);
     }
     void add(std::string_view key, std::span<const std::string_view> values) {
         begin_array(key, MetadataType::string, values.size());
-        for (const std::string_view value : values) put_string(pairs_, value);
+        for (const std::string_view value : values) detail::put_string(pairs_, value);
     }
 
     /// A tensor of any dtype but `other`; `bytes` must be what dtype and shape need.
@@ -88,11 +89,11 @@ class GgufWriter {
     /// A tensor of a type given by its number in the format; sizes are the caller's affair.
     void add_tensor(std::string_view name, std::uint32_t ggml_type, const Shape& shape,
                     std::span<const std::byte> bytes) {
-        put_string(infos_, name);
-        put(infos_, static_cast<std::uint32_t>(shape.rank));
-        for (int i = shape.rank; i-- > 0;) put(infos_, shape.dims[static_cast<std::size_t>(i)]);
-        put(infos_, ggml_type);
-        put(infos_, data_size_);
+        detail::put_string(infos_, name);
+        detail::put(infos_, static_cast<std::uint32_t>(shape.rank));
+        for (int i = shape.rank; i-- > 0;) detail::put(infos_, shape.dims[static_cast<std::size_t>(i)]);
+        detail::put(infos_, ggml_type);
+        detail::put(infos_, data_size_);
         data_size_ += (bytes.size() + alignment_ - 1) / alignment_ * alignment_;
         data_.push_back(bytes);
     }
@@ -101,9 +102,9 @@ class GgufWriter {
     [[nodiscard]] std::vector<std::byte> finish() const {
         std::vector<std::byte> out;
         for (const char c : {'G', 'G', 'U', 'F'}) out.push_back(static_cast<std::byte>(c));
-        put(out, std::uint32_t{3});
-        put(out, std::uint64_t{data_.size()});
-        put(out, pair_count_);
+        detail::put(out, std::uint32_t{3});
+        detail::put(out, std::uint64_t{data_.size()});
+        detail::put(out, pair_count_);
         out.insert(out.end(), pairs_.begin(), pairs_.end());
         out.insert(out.end(), infos_.begin(), infos_.end());
         const auto pad = [&] { out.resize((out.size() + alignment_ - 1) / alignment_ * alignment_); };
@@ -116,25 +117,15 @@ class GgufWriter {
     }
 
  private:
-    template <class T>
-    static void put(std::vector<std::byte>& out, T value) {
-        auto raw = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
-        if constexpr (std::endian::native == std::endian::big) std::reverse(raw.begin(), raw.end());
-        out.insert(out.end(), raw.begin(), raw.end());
-    }
-    static void put_string(std::vector<std::byte>& out, std::string_view value) {
-        put(out, std::uint64_t{value.size()});
-        for (const char c : value) out.push_back(static_cast<std::byte>(c));
-    }
     void begin_pair(std::string_view key, MetadataType type) {
         ++pair_count_;
-        put_string(pairs_, key);
-        put(pairs_, static_cast<std::uint32_t>(type));
+        detail::put_string(pairs_, key);
+        detail::put(pairs_, static_cast<std::uint32_t>(type));
     }
     void begin_array(std::string_view key, MetadataType element, std::size_t count) {
         begin_pair(key, MetadataType::array);
-        put(pairs_, static_cast<std::uint32_t>(element));
-        put(pairs_, std::uint64_t{count});
+        detail::put(pairs_, static_cast<std::uint32_t>(element));
+        detail::put(pairs_, std::uint64_t{count});
     }
 
     std::uint64_t alignment_;

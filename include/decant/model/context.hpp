@@ -45,7 +45,7 @@ enum class Want : std::uint8_t {
 template <class B>
 struct PassPart {
     Sequence<B>* sequence = nullptr;
-    std::span<const Token> tokens;
+    std::span<const Token> tokens = {};
     Want want = Want::last;
 
     // What `Context::best` weighs in each wanted row before it compares.

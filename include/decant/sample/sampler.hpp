@@ -7,6 +7,7 @@
 #include <decant/core/adjustment.hpp>
 #include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
+#include <decant/core/float_control.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/sample/adjust.hpp>
@@ -101,12 +102,14 @@ class Sampler {
     /// Draws from the last `distribution`; `position`: the length of its history. The token that `pick` would give.
     [[nodiscard]] Token draw(std::size_t position) const {
         DECANT_ASSERT(set_.total() > 0.0);
+        const detail::FloatControl control;
         return set_.draw(uniform(seed_, position, draw_lane));
     }
 
     /// Tells which token was taken from the last `distribution`, drawn or forced; matters to `Mirostat` only. A token
     /// that was no candidate changes nothing.
     void accept(Token token) noexcept {
+        const detail::FloatControl control;
         const Mirostat* step = mirostat();
         if (step == nullptr || set_.total() == 0.0) return;
         const double probability = set_.probability(token);
@@ -119,6 +122,11 @@ class Sampler {
     void restore(SamplerState state) noexcept { state_ = state; }
 
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+    /// Another stream of random numbers from the next pick on: for several answers to one prompt.
+    void reseed(std::uint64_t seed) noexcept { seed_ = seed; }
+
+    /// The steps that run: those of the chain, without the ones that change nothing.
+    [[nodiscard]] std::span<const SamplerStep> steps() const noexcept { return plan_.steps; }
 
     /// How many of the best candidates `pick(BestTokens)` needs: 1 if greedy, k if `TopK` comes first after the
     /// adjusting steps; 0 if the chain needs all logits.
@@ -173,6 +181,7 @@ class Sampler {
 
     Result<void> narrow(std::span<const float> logits, std::span<const Token> history) {
         if (!usable_) return detail::check(plan_.steps);
+        const detail::FloatControl control;
         DECANT_CHECK(check_biases(logits.size()));
         reserve(logits.size(), history.size());
         adjustments(history, adjustments_);
@@ -186,6 +195,7 @@ class Sampler {
 
     Result<void> narrow(const BestTokens& best, std::span<const Token> history) {
         if (!usable_) return detail::check(plan_.steps);
+        const detail::FloatControl control;
         if (plan_.best == 0 || best.asked() < plan_.best) {
             return Error{ErrorCode::invalid_argument,
                          plan_.best == 0 ? std::string("the chain needs all logits")

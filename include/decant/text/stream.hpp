@@ -34,6 +34,13 @@ class TextStream {
         return text_;
     }
 
+    [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
+    [[nodiscard]] const DecodeOptions& options() const noexcept { return options_; }
+
+    /// What the stream remembers from token to token; copy it to save or roll back.
+    [[nodiscard]] const Utf8Stream& state() const noexcept { return characters_; }
+    void restore(const Utf8Stream& state) noexcept { characters_ = state; }
+
  private:
     Tokenizer tokenizer_;
     DecodeOptions options_;

@@ -139,6 +139,8 @@ class Utf8Stream {
 
     /// How many bytes are held.
     [[nodiscard]] std::size_t held() const noexcept { return held_; }
+    /// The bytes that are held: pushed into a new stream they give the same state.
+    [[nodiscard]] std::string_view tail() const& noexcept { return {tail_.data(), held_}; }
 
  private:
     std::array<char, 4> tail_{};

@@ -1,0 +1,275 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Request`: one generation with all of its state in one object, which can be forked, saved and rolled back.
+
+#include <decant/cache/sequence.hpp>
+#include <decant/core/best.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/progress.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/token.hpp>
+#include <decant/files/reader.hpp>
+#include <decant/files/writer.hpp>
+#include <decant/model/context.hpp>
+#include <decant/sample/sampler.hpp>
+#include <decant/sample/saved.hpp>
+#include <decant/text/stream.hpp>
+#include <decant/text/tokenizer.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// What a step of a request brought.
+struct Step {
+    Token token{};
+    std::string_view text;  ///< whole characters that the token completes, often none; valid until the next step
+    bool ends = false;      ///< the model has ended its turn with this token
+};
+
+/// Tokens, cached keys and values, sampler (with its penalties and its place in the random stream) and text stream of
+/// one generation. The position in the random stream is the number of tokens, so that a request which is forked, rolled
+/// back, saved or computed again goes on with the same tokens, bit for bit. Penalties look at all tokens, the prompt
+/// included.
+///
+/// Move-only; belongs to one thread at a time, together with the sequences of its cache. A call that fails leaves it as
+/// it was.
+template <Backend B>
+class Request {
+ public:
+    /// `sequence` may have tokens: a prefix that was prefilled before. `Request(sequence.fork(), ...)` shares one.
+    Request(Sequence<B> sequence, Sampler sampler, TextStream text)
+        : sequence_(std::move(sequence)), sampler_(std::move(sampler)), text_(std::move(text)) {
+        const std::span<const Token> known = std::as_const(sequence_).tokens();
+        tokens_.reserve(sequence_.capacity());
+        tokens_.assign(known.begin(), known.end());
+    }
+
+    /// Adds tokens of the host's: a prompt, the next turn of a conversation. They are computed by the next step.
+    void push(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+
+    /// All tokens, and how many of them are in the cache.
+    [[nodiscard]] std::span<const Token> tokens() const& noexcept { return tokens_; }
+    std::span<const Token> tokens() const&& = delete;
+    [[nodiscard]] std::size_t computed() const noexcept { return sequence_.size(); }
+    [[nodiscard]] std::span<const Token> waiting() const& noexcept {
+        return std::span<const Token>(tokens_).subspan(sequence_.size());
+    }
+
+    [[nodiscard]] const Sequence<B>& sequence() const noexcept { return sequence_; }
+    [[nodiscard]] Sampler& sampler() noexcept { return sampler_; }
+    [[nodiscard]] const Sampler& sampler() const noexcept { return sampler_; }
+    [[nodiscard]] const TextStream& text() const noexcept { return text_; }
+
+    /// Computes the waiting tokens and picks the next one, which then waits. If both the sampler and the context work
+    /// with the best few logits (`Sampler::best`, `ContextOptions::best`), only those leave the backend. Errors: those
+    /// of `Context::prefill` (`invalid_argument` if nothing waits) and of `Sampler::pick`.
+    [[nodiscard]] Result<Step> step(Context<B>& context, CallOptions options = {}) {
+        Undo undo(*this);
+        const std::size_t few = sampler_.best();
+        Result<Step> step =
+            few > 0 && few <= context.options().best ? step_best(context, options) : step_all(context, options);
+        if (step) undo.dismiss();
+        return step;
+    }
+
+    /// For a pass of several requests: the part of this one, and afterwards its row of logits. Between the two, the
+    /// request must not be used otherwise. If no token can be picked, the last token waits again.
+    [[nodiscard]] PassPart<B> part() noexcept { return {&sequence_, waiting(), Want::last}; }
+    [[nodiscard]] Result<Step> take(std::span<const float> logits) {
+        DECANT_ASSERT(sequence_.size() == tokens_.size());
+        auto token = sampler_.pick(logits, tokens_);
+        if (!token) {
+            sequence_.truncate(tokens_.size() - 1);
+            return std::move(token).error();
+        }
+        return add(*token);
+    }
+
+    /// The end of the text: a character that was never completed becomes U+FFFD. Valid until the next step.
+    [[nodiscard]] std::string_view finish() & { return text_.finish(); }
+
+    /// A second request with the same past, which shares the cached blocks. With another seed it goes another way.
+    [[nodiscard]] Request fork(std::optional<std::uint64_t> seed = {}) const {
+        Request copy(sequence_.fork(), sampler_, text_);
+        copy.push(waiting());
+        if (seed) copy.sampler_.reseed(*seed);
+        return copy;
+    }
+
+    /// A moment to come back to. Text that a step has given since then is the host's to take back.
+    struct Mark {
+        std::size_t tokens = 0;
+        std::size_t computed = 0;
+        SamplerState sampler;
+        Utf8Stream text;
+    };
+    [[nodiscard]] Mark mark() const noexcept {
+        return {tokens_.size(), sequence_.size(), sampler_.state(), text_.state()};
+    }
+    /// Forgets everything since `mark`. Marks from between are then void: they name tokens that are gone.
+    void rollback(const Mark& mark) noexcept {
+        DECANT_ASSERT(mark.tokens <= tokens_.size() && mark.computed <= mark.tokens);
+        tokens_.resize(mark.tokens);
+        sequence_.truncate((std::min)(mark.computed, sequence_.size()));
+        sampler_.restore(mark.sampler);
+        text_.restore(mark.text);
+    }
+
+    /// The request as bytes, without its keys and values: after `load` its tokens wait and are computed again, which
+    /// gives the same bits. Versioned and checksummed.
+    [[nodiscard]] std::vector<std::byte> save() const {
+        std::vector<std::byte> out;
+        for (const char c : magic) out.push_back(static_cast<std::byte>(c));
+        detail::put(out, version);
+        detail::put(out, std::uint64_t{text_.tokenizer().size()});
+        detail::put(out, std::uint64_t{tokens_.size()});
+        for (const Token token : tokens_) detail::put(out, id(token));
+        detail::put_sampler(out, sampler_);
+        detail::put(out, static_cast<std::uint8_t>(text_.options().control));
+        detail::put_string(out, text_.state().tail());
+        detail::put(out, checksum(out));
+        return out;
+    }
+
+    /// A request from bytes that `save` made, anywhere; `sequence` is empty and of any cache of the same model. Errors:
+    /// `bad_format` for bytes that are not a saved request or were damaged, `mismatch` for one of another vocabulary,
+    /// `unsupported` for one of a newer version.
+    [[nodiscard]] static Result<Request> load(std::span<const std::byte> bytes, Sequence<B> sequence,
+                                              const Tokenizer& tokenizer) {
+        if (sequence.size() != 0) {
+            return Error{ErrorCode::invalid_argument, detail::text("a sequence of ", sequence.size(), " tokens"),
+                         "Request::load", "pass an empty one"};
+        }
+        auto request = read(bytes, std::move(sequence), tokenizer);
+        if (!request) return std::move(request).error().in("saved request");
+        return request;
+    }
+
+ private:
+    static constexpr std::string_view magic = "DCRQ";
+    static constexpr std::uint32_t version = 1;
+
+    /// Brings the request back to where it was, unless dismissed.
+    class Undo {
+     public:
+        explicit Undo(Request& request) noexcept : request_(&request), mark_(request.mark()) {}
+        Undo(const Undo&) = delete;
+        Undo& operator=(const Undo&) = delete;
+        ~Undo() {
+            if (request_ != nullptr) request_->rollback(mark_);
+        }
+        void dismiss() noexcept { request_ = nullptr; }
+
+     private:
+        Request* request_;
+        Mark mark_;
+    };
+
+    Result<Step> step_all(Context<B>& context, CallOptions options) {
+        DECANT_TRY(const Logits logits, context.prefill(sequence_, waiting(), options));
+        return take(logits);
+    }
+
+    Result<Step> step_best(Context<B>& context, CallOptions options) {
+        if (waiting().size() > 1) {
+            DECANT_TRY(const Logits before, context.prefill(sequence_, waiting().first(waiting().size() - 1), options));
+            static_cast<void>(before);
+            options.progress = {};  // told to the end
+        }
+        sampler_.adjustments(tokens_, adjustments_);
+        PassPart<B> last = part();
+        last.adjustments = adjustments_;
+        DECANT_TRY(const BestRows rows, context.best({&last, 1}, options));
+        DECANT_TRY(const Token token, sampler_.pick(rows.row(0), tokens_));
+        return add(token);
+    }
+
+    Step add(Token token) {
+        tokens_.push_back(token);
+        const bool ends = text_.tokenizer().ends(token);
+        return {token, ends ? text_.finish() : text_.push(token), ends};
+    }
+
+    /// FNV-1a with 64 bits (Fowler, Noll and Vo): against damage, not against forgery.
+    [[nodiscard]] static std::uint64_t checksum(std::span<const std::byte> bytes) noexcept {
+        std::uint64_t hash = 0xcbf29ce484222325u;
+        for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
+        return hash;
+    }
+
+    static Result<Request> read(std::span<const std::byte> bytes, Sequence<B> sequence, const Tokenizer& tokenizer) {
+        const auto damaged = [](std::string what) {
+            return Error{ErrorCode::bad_format, std::move(what), {}, "save the request again"};
+        };
+        ByteReader in(bytes);
+        DECANT_TRY(const auto start, in.take(magic.size(), "the mark of a saved request"));
+        if (!std::equal(start.begin(), start.end(), magic.begin(),
+                        [](std::byte a, char b) { return a == static_cast<std::byte>(b); }))
+            return damaged("these bytes are not a saved request");
+        DECANT_TRY(const auto saved_version, in.number<std::uint32_t>("the version"));
+        if (saved_version != version) {
+            return Error{ErrorCode::unsupported,
+                         detail::text("version ", saved_version, " of a saved request"),
+                         {},
+                         detail::text("this library reads version ", version)};
+        }
+        constexpr std::size_t tail = sizeof(std::uint64_t);
+        if (in.remaining() < tail) return damaged("it is cut off");
+        if (detail::load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
+            checksum(bytes.first(bytes.size() - tail)))
+            return damaged("its checksum is wrong");
+
+        DECANT_TRY(const auto vocabulary, in.number<std::uint64_t>("the vocabulary"));
+        if (vocabulary != tokenizer.size()) {
+            return Error{ErrorCode::mismatch,
+                         detail::text("a vocabulary of ", vocabulary, " tokens, the tokenizer has ", tokenizer.size()),
+                         {},
+                         "load it with the model that it was made with"};
+        }
+        DECANT_TRY(const std::uint64_t count, in.count(sizeof(std::int32_t), "the number of tokens"));
+        std::vector<Token> tokens(static_cast<std::size_t>(count));
+        for (Token& token : tokens) {
+            DECANT_TRY(const auto value, in.number<std::int32_t>("a token"));
+            if (value < 0 || static_cast<std::uint64_t>(value) >= vocabulary)
+                return damaged(detail::text("token ", value, " is outside the vocabulary"));
+            token = Token{value};
+        }
+        DECANT_TRY(Sampler sampler, detail::read_sampler(in));
+        DECANT_TRY(const auto control, in.number<std::uint8_t>("the text's options"));
+        DECANT_TRY(const std::string_view held, in.string("the text's unfinished character"));
+        if (in.remaining() != tail) return damaged("it has more bytes than it should");
+        Utf8Stream characters;
+        std::string completed;
+        characters.push(held, completed);
+        if (!completed.empty() || control > 1) return damaged("the state of its text is none");
+
+        TextStream text(tokenizer, {.control = control == 1});
+        text.restore(characters);
+        Request request(std::move(sequence), std::move(sampler), std::move(text));
+        request.push(tokens);
+        return request;
+    }
+
+    Sequence<B> sequence_;
+    Sampler sampler_;
+    TextStream text_;
+    std::vector<Token> tokens_;  // those of the sequence, and those that wait
+    std::vector<LogitAdjustment> adjustments_;
+};
+
+template <class B>
+Request(Sequence<B>, Sampler, TextStream) -> Request<B>;
+
+}  // namespace decant::inline DECANT_ABI
