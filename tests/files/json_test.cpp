@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <string>
+#include <vector>
 
 using decant::Error;
 using decant::ErrorCode;
@@ -46,6 +47,20 @@ TEST_CASE("JSON arrives as events in order", "[files][json]") {
         R"( {"a": [1, -2, 1.5, true, false, null], "b\u00e9": {"c": "x\"y"}, "big": 18446744073709551615} )", log));
     CHECK(log.text ==
           "{ a: [ u1 i-2 r1.500000 true false null ] b\xc3\xa9: { c: 'x\"y' } big: u18446744073709551615 } ");
+}
+
+TEST_CASE("numbers are exact from end to end of their range", "[files][json]") {
+    struct Reals : decant::JsonEvents {
+        std::vector<double> values;
+        decant::Result<void> real(double value) override {
+            values.push_back(value);
+            return {};
+        }
+    } reals;
+    REQUIRE(parse_json("[0.1, -1234567.875, 1e-05, 1.7976931348623157e308, 5e-324, 1e-999, -0.0, 18446744073709551616]",
+                       reals));
+    CHECK(reals.values == std::vector<double>{0.1, -1234567.875, 1e-05, 1.7976931348623157e308, 5e-324, 0.0, -0.0,
+                                              18446744073709551616.0});
 }
 
 TEST_CASE("events that a handler does not hide are ignored", "[files][json]") {

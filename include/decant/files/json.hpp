@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -51,7 +52,15 @@ class JsonAdapter {
     bool boolean(bool value) { return keep(events_.boolean(value)); }
     bool number_integer(std::int64_t value) { return keep(events_.negative_integer(value)); }
     bool number_unsigned(std::uint64_t value) { return keep(events_.unsigned_integer(value)); }
-    bool number_float(double value, const std::string&) { return keep(events_.real(value)); }
+    /// From the digits themselves: the parser's own value comes from strtod, which another thread that changes the
+    /// locale disturbs. The digits may hold the locale's decimal point.
+    bool number_float(double, std::string digits) {
+        for (char& c : digits)
+            if (std::string_view("0123456789+-eE").find(c) == std::string_view::npos) c = '.';
+        double value = 0.0;  // what is left of a number that is too small; too large ones the parser has refused
+        std::from_chars(digits.data(), digits.data() + digits.size(), value);
+        return keep(events_.real(value));
+    }
     bool string(std::string& value) { return keep(events_.string(value)); }
     bool binary(nlohmann::json::binary_t&) { return false; }
     bool start_object(std::size_t) { return deeper() && keep(events_.begin_object()); }
