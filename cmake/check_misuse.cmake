@@ -2,6 +2,7 @@
 # line that says MISUSE must have an error of its own.
 #   cmake -D COMPILER=... -D INCLUDES="a|b" -D SOURCE=misuse.cpp -P check_misuse.cmake
 string(REPLACE "|" ";" folders "${INCLUDES}")
+list(REMOVE_ITEM folders /usr/include)  # the compiler's own, which must keep its place
 list(TRANSFORM folders PREPEND "-isystem")
 set(compile "${COMPILER}" -std=c++20 ${folders} -Werror=unused-result -fsyntax-only)
 

@@ -6,11 +6,11 @@
 /// buffer.
 
 #include <decant/core/config.hpp>
+#include <decant/core/errno.hpp>
 #include <decant/core/result.hpp>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -126,14 +126,13 @@ class HostMemory {
 
     static void* from_system(std::size_t size) noexcept {
 #if DECANT_DETAIL_MMAP
-        const int saved = errno;
+        const detail::ErrnoGuard guard;
         void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (data == MAP_FAILED) data = nullptr;
 #if defined(MADV_NOHUGEPAGE)
         // Huge pages would make one touched row cost two megabytes.
         if (data != nullptr) static_cast<void>(madvise(data, size, MADV_NOHUGEPAGE));
 #endif
-        errno = saved;
         return data;
 #else
         return size > SIZE_MAX - alignment ? nullptr : std::calloc(size + alignment, 1);
@@ -146,6 +145,7 @@ class HostMemory {
             origin_->options.source.release(origin_->options.source.object, data_, size_);
         } else {
 #if DECANT_DETAIL_MMAP
+            const detail::ErrnoGuard guard;
             munmap(data_, size_);
 #else
             std::free(data_);

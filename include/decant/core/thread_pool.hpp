@@ -6,6 +6,7 @@
 /// it.
 
 #include <decant/core/config.hpp>
+#include <decant/core/errno.hpp>
 #include <decant/core/executor.hpp>
 #include <decant/core/processors.hpp>
 
@@ -16,7 +17,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,6 +73,7 @@ class ThreadPool {
     /// Fewer if the system refuses more (where exceptions are on; without them the program ends): `concurrency()`
     /// tells.
     explicit ThreadPool(std::size_t threads = 0) {
+        const detail::ErrnoGuard guard;
         threads = (std::min)(threads == 0 ? available_processors() : threads, max_threads);
         if (threads == 1) return;
         state_ = std::make_unique<State>();
@@ -80,7 +81,7 @@ class ThreadPool {
 #if DECANT_EXCEPTIONS
         try {
             start(threads - 1);
-        } catch (const std::system_error&) {
+        } catch (...) {  // of the system, or no memory: those that have started are joined by the destructor
         }
 #else
         start(threads - 1);
@@ -94,6 +95,7 @@ class ThreadPool {
     }
     ~ThreadPool() {
         if (!state_) return;
+        const detail::ErrnoGuard guard;
         state_->stopping.store(true, std::memory_order_release);
         state_->generation.fetch_add(1, std::memory_order_release);
         state_->generation.notify_all();
@@ -107,6 +109,7 @@ class ThreadPool {
             SerialExecutor{}.parallel_for(n, task);
             return;
         }
+        const detail::ErrnoGuard guard;
         State& s = *state_;
         s.task = task;
         s.count = n;

@@ -5,8 +5,8 @@
 /// `parse_json`: JSON as a stream of events, with a depth limit and errors as values. The one header that includes
 /// nlohmann/json, of which nothing shows in the interface.
 
+#include <decant/core/errno.hpp>
 #include <decant/core/result.hpp>
-#include <decant/files/errno.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -5,8 +5,8 @@
 /// `Mapping`: a whole file as a read-only range of memory. Mapped where the system is POSIX, so that pages are read
 /// when touched and processes share them; read into memory elsewhere.
 
+#include <decant/core/errno.hpp>
 #include <decant/core/result.hpp>
-#include <decant/files/errno.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -55,7 +55,7 @@ struct PassPart {
 
 /// Work on one model by one caller at a time. Movable. A call that fails, is cancelled or ends by an exception of the
 /// host's callbacks leaves every sequence as it was; what `cancelled` interrupted can be asked again and gives the same
-/// bits.
+/// bits. References that it gives live as long as it; `Logits` until its next pass.
 template <class B>
 class Context {
  public:

@@ -6,7 +6,7 @@
 
 #include <decant/backend/concept.hpp>
 #include <decant/core/config.hpp>
-#include <decant/core/float_control.hpp>
+#include <decant/core/math_guard.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/model/families.hpp>
@@ -20,7 +20,7 @@
 namespace decant::inline DECANT_ABI {
 
 /// A cheap shared handle, const after binding: any number of threads and contexts may use one model. Keeps the
-/// `Weights` (and so the mapped file) alive; copies none of them.
+/// `Weights` (and so the mapped file) alive; copies none of them. References that it gives live as long as it or a copy.
 template <Backend B>
 class Model {
  public:
@@ -30,7 +30,7 @@ class Model {
     /// `mismatch` (a shape that contradicts the metadata), `unsupported` (architecture, option, dtype, left-over
     /// tensor).
     [[nodiscard]] static Result<Model> bind(const Weights& weights, B backend = {}) {
-        const detail::FloatControl control;  // rope frequencies are computed here
+        const detail::MathGuard guard;  // rope frequencies are computed here
         auto state = bind_state(weights, std::move(backend));
         if (!state) {
             const bool named = state.error().where.starts_with(weights.name());  // by the file's own lookup

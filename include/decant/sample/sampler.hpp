@@ -7,7 +7,7 @@
 #include <decant/core/adjustment.hpp>
 #include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
-#include <decant/core/float_control.hpp>
+#include <decant/core/math_guard.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/sample/adjust.hpp>
@@ -102,14 +102,14 @@ class Sampler {
     /// Draws from the last `distribution`; `position`: the length of its history. The token that `pick` would give.
     [[nodiscard]] Token draw(std::size_t position) const {
         DECANT_ASSERT(set_.total() > 0.0);
-        const detail::FloatControl control;
+        const detail::MathGuard guard;
         return set_.draw(uniform(seed_, position, draw_lane));
     }
 
     /// Tells which token was taken from the last `distribution`, drawn or forced; matters to `Mirostat` only. A token
     /// that was no candidate changes nothing.
     void accept(Token token) noexcept {
-        const detail::FloatControl control;
+        const detail::MathGuard guard;
         const Mirostat* step = mirostat();
         if (step == nullptr || set_.total() == 0.0) return;
         const double probability = set_.probability(token);
@@ -181,7 +181,7 @@ class Sampler {
 
     Result<void> narrow(std::span<const float> logits, std::span<const Token> history) {
         if (!usable_) return detail::check(plan_.steps);
-        const detail::FloatControl control;
+        const detail::MathGuard guard;
         DECANT_CHECK(check_biases(logits.size()));
         reserve(logits.size(), history.size());
         adjustments(history, adjustments_);
@@ -195,7 +195,7 @@ class Sampler {
 
     Result<void> narrow(const BestTokens& best, std::span<const Token> history) {
         if (!usable_) return detail::check(plan_.steps);
-        const detail::FloatControl control;
+        const detail::MathGuard guard;
         if (plan_.best == 0 || best.asked() < plan_.best) {
             return Error{ErrorCode::invalid_argument,
                          plan_.best == 0 ? std::string("the chain needs all logits")

@@ -7,7 +7,7 @@
 #include <decant/backend/host/ops.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/executor.hpp>
-#include <decant/core/float_control.hpp>
+#include <decant/core/math_guard.hpp>
 #include <decant/core/memory.hpp>
 #include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
@@ -153,7 +153,7 @@ class Pass {
         return (kernels.scratch_bytes(shape, columns) + 63) / 64 * 64;
     }
     void participate(std::size_t who) {
-        const detail::FloatControl control;
+        const detail::MathGuard guard;
         std::byte* scratch = scratch_.data() + who * scratch_bytes_;
         std::visit(
             [&](const auto& op) {

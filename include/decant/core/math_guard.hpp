@@ -2,11 +2,12 @@
 #pragma once
 
 /// \file
-/// `detail::FloatControl`: arithmetic in the processor's default mode, whatever the host has set, and the host's mode
-/// again at the end. So a game that flushes subnormal numbers or rounds another way gets the same bits, on each of its
-/// threads.
+/// `detail::MathGuard`: arithmetic in the processor's default mode, whatever the host has set, and the host's mode and
+/// `errno` (which exp and its kin set) again at the end. So a game that flushes subnormal numbers or rounds another way
+/// gets the same bits, on each of its threads.
 
 #include <decant/core/config.hpp>
+#include <decant/core/errno.hpp>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
@@ -17,14 +18,14 @@
 namespace decant::inline DECANT_ABI {
 namespace detail {
 
-class FloatControl {
+class MathGuard {
  public:
-    FloatControl() noexcept : saved_(read()) {
+    MathGuard() noexcept : saved_(read()) {
         if ((saved_ & modes) != normal) write((saved_ & ~modes) | normal);
     }
-    FloatControl(const FloatControl&) = delete;
-    FloatControl& operator=(const FloatControl&) = delete;
-    ~FloatControl() {
+    MathGuard(const MathGuard&) = delete;
+    MathGuard& operator=(const MathGuard&) = delete;
+    ~MathGuard() {
         const Word now = read();
         if ((now & modes) != (saved_ & modes)) write((now & ~modes) | (saved_ & modes));
     }
@@ -54,6 +55,7 @@ class FloatControl {
     static void write(Word) noexcept {}
 #endif
 
+    ErrnoGuard errno_;
     Word saved_;
 };
 
