@@ -20,7 +20,8 @@
 namespace decant::inline DECANT_ABI {
 
 /// A cheap shared handle, const after binding: any number of threads and contexts may use one model. Keeps the
-/// `Weights` (and so the mapped file) alive; copies none of them. References that it gives live as long as it or a copy.
+/// `Weights` (and so the mapped file) alive; copies none of them. References that it gives live as long as it or a
+/// copy.
 template <Backend B>
 class Model {
  public:
