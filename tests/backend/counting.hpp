@@ -9,6 +9,7 @@
 #include <decant/backend/concept.hpp>
 #include <decant/backend/host/backend.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -57,12 +58,13 @@ class Counting {
             : inner_(backend.pass(participants)), tally_(std::move(tally)) {}
 
         decant::Result<void> reserve(const decant::PassShape& shape, std::uint32_t columns) {
-            recorded_ = {};
+            for (Work& work : recorded_) work = {};
             return inner_.reserve(shape, columns);
         }
         template <class Body>
-        void record(Body&& body) {
-            inner_.record([&](typename B::Pass&) {
+        void record(decant::PassVariant variant, Body&& body) {
+            current_ = static_cast<std::size_t>(variant);
+            inner_.record(variant, [&](typename B::Pass&) {
                 ++tally_->recordings;
                 body(*this);
             });
@@ -70,7 +72,7 @@ class Counting {
         decant::RunState run(const decant::AnyExecutor& executor, decant::RunLimits limits = {}) {
             const decant::RunState state = inner_.run(executor, limits);
             if (state == decant::RunState::finished && std::exchange(uploaded_, false))
-                tally_->runs.push_back(recorded_);
+                tally_->runs.push_back(recorded_[current_]);
             return state;
         }
 
@@ -85,8 +87,8 @@ class Counting {
         void linear(View x, std::initializer_list<LinearTarget> targets) {
             count("linear");
             for (const LinearTarget& target : targets) {
-                ++recorded_.products[target.weight];
-                recorded_.weight_bytes += target.weight->rows * target.weight->row_bytes;
+                ++recorded_[current_].products[target.weight];
+                recorded_[current_].weight_bytes += target.weight->rows * target.weight->row_bytes;
             }
             inner_.linear(x, targets);
         }
@@ -127,11 +129,12 @@ class Counting {
 
      private:
         friend class Counting;
-        void count(std::string_view kind) { ++recorded_.operations[kind]; }
+        void count(std::string_view kind) { ++recorded_[current_].operations[kind]; }
 
         typename B::Pass inner_;
         std::shared_ptr<Tally> tally_;
-        Work recorded_;
+        std::array<Work, decant::pass_variants> recorded_;
+        std::size_t current_ = 0;
         bool uploaded_ = false;
     };
 
@@ -154,6 +157,7 @@ class Counting {
     void upload(Pass& pass, const decant::PassInputs& inputs, Buffer& cache, const decant::CacheShape& shape) const {
         backend_.upload(pass.inner_, inputs, cache, shape);
         pass.uploaded_ = true;
+        pass.current_ = static_cast<std::size_t>(inputs.variant);
     }
     void copy(Buffer& buffer, std::size_t from, std::size_t to, std::size_t bytes) const {
         backend_.copy(buffer, from, to, bytes);

@@ -13,6 +13,7 @@
 
 #include <decant/backend/concept.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -45,7 +46,8 @@ class Pass {
     explicit Pass(const std::shared_ptr<Link>& link) : handle_(link) { link->tell(Command::pass, handle_.id()); }
 
     decant::Result<void> reserve(const decant::PassShape& shape, std::uint32_t columns) {
-        recorded_ = false;
+        recorded_ = {};
+        buffers_.clear();
         bytes_ = decant::Eigen().pass_bytes(shape, columns, 1);
         handle_.link().close_pass(handle_.id());
         return handle_.link().request(Command::reserve, handle_.id(), [&](Writer& out) {
@@ -55,17 +57,23 @@ class Pass {
     }
 
     template <class Body>
-    void record(Body&& body) {
-        if (recorded_) return;
+    void record(decant::PassVariant variant, Body&& body) {
+        bool& recorded = recorded_[static_cast<std::size_t>(variant)];
+        if (recorded) return;
         script_.emplace();
-        buffers_.clear();
+        script_->put(variant);
         {
             const Recording recording(handle_.link());
             body(*this);
         }
-        recorded_ = true;
+        recorded = true;
         handle_.link().tell(Command::record, handle_.id(), [&](Writer& out) { out.append(script_->bytes()); });
         script_.reset();
+    }
+
+    template <class Body>
+    void record(Body&& body) {
+        record(decant::PassVariant::forward, std::forward<Body>(body));
     }
 
     void embed(const Weight& table, View x) { add<&EigenPass::embed>(table, x); }
@@ -91,7 +99,8 @@ class Pass {
     }
 
     void upload(const decant::PassInputs& inputs, Link::Id cache, const decant::CacheShape& shape) {
-        if (!recorded_) return handle_.link().blame("an upload to a pass that was not recorded");
+        if (!recorded_[static_cast<std::size_t>(inputs.variant)])
+            return handle_.link().blame("an upload to a pass that was not recorded");
         std::set<Link::Id> buffers = buffers_;
         buffers.insert(cache);
         handle_.link().open_pass(handle_.id(), std::move(buffers));
@@ -102,6 +111,7 @@ class Pass {
                  {inputs.tokens, inputs.positions, inputs.sequences, inputs.cache_slots, inputs.tables, inputs.wanted})
                 out.list(values);
             out.list(inputs.sources);
+            out.put(inputs.variant);
             out.put(inputs.picks);
             out.list(inputs.pick.adjustments);
             out.list(inputs.pick.ends);
@@ -171,7 +181,7 @@ class Pass {
 
     Handle handle_;
     std::size_t bytes_ = 0;
-    bool recorded_ = false;
+    std::array<bool, decant::pass_variants> recorded_{};
     std::optional<Writer> script_;  // while recording
     std::set<Link::Id> buffers_;    // that the recording names
     State state_ = State::finished;

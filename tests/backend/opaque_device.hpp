@@ -168,7 +168,7 @@ class Device {
     bool record(Id id, Reader& in) {
         Recorded* const recorded = find(id);
         if (recorded == nullptr) return false;
-        recorded->pass.record([&](EigenPass&) {
+        recorded->pass.record(in.get<decant::PassVariant>(), [&](EigenPass&) {
             while (!in.empty() && in.ok()) {
                 const auto number = in.get<std::uint32_t>();
                 if (!Operations::find(number, [&](auto function) { apply(function, *recorded, in); })) in.fail();
@@ -267,6 +267,7 @@ class Device {
         inputs.wanted = take(r.wanted, r.shape.wanted, inputs.wanted_rows);
         inputs.sources = r.sources = in.list<std::int32_t>();
         right = right && (r.sources.empty() || r.sources.size() == r.shape.rows);
+        inputs.variant = in.get<decant::PassVariant>();
         inputs.picks = in.get<bool>();
         inputs.pick.adjustments = r.adjustments = in.list<decant::LogitAdjustment>();
         inputs.pick.ends = r.ends = in.list<std::uint32_t>();

@@ -123,7 +123,7 @@ TEST_CASE("every block is given once, and comes back with its last reference", "
     CHECK(pool.take() == 2);
 }
 
-TEST_CASE("splitting copies a block and moves one reference", "[cache]") {
+TEST_CASE("a copied block has the bytes and a reference of its own", "[cache]") {
     const Fake fake;
     auto pool = Pool::create(fake, shape(4), 12).value();
     const std::size_t bytes = pool.shape().block_bytes();
@@ -131,11 +131,14 @@ TEST_CASE("splitting copies a block and moves one reference", "[cache]") {
     const auto at = [&](std::int32_t block) { return pool.buffer().data() + static_cast<std::size_t>(block) * bytes; };
     for (std::size_t i = 0; i < bytes; ++i) at(first)[i] = static_cast<std::byte>(i * 7);
     pool.share(first);
-    const std::int32_t second = pool.split(first);
+    const std::int32_t second = pool.copy(first);
     CHECK(second != first);
     CHECK(*fake.copies == 1);
     CHECK(std::memcmp(at(first), at(second), bytes) == 0);
-    CHECK_FALSE(pool.shared(first));
+    CHECK(pool.shared(first));
+    CHECK_FALSE(pool.shared(first, 1));
     CHECK_FALSE(pool.shared(second));
     CHECK(pool.free_blocks() == 1);
+    pool.release(first);
+    CHECK_FALSE(pool.shared(first));
 }

@@ -123,6 +123,33 @@ std::string everything(const std::filesystem::path& model) {
     auto host = untouched("loading", [&] { return std::make_unique<Host<Simd>>(model); });
     static_cast<void>(untouched("warming up", [&] { return host->weights.warm_up().has_value(); }));
     seen += untouched("answering", [&] { return host->answer(question, 12); }) + '\n';
+    // Every kind of step, on sharp and on flat distributions: logarithms and exponentials at their limits.
+    const std::vector<std::vector<decant::SamplerStep>> chains{
+        {decant::Typical{0.9f}},
+        {decant::TopP{0.9f}, decant::Temperature{0.01f}},
+        {decant::Penalties{.repetition = 1.3f, .frequency = 0.2f, .last_n = -1},
+         decant::Dry{.multiplier = 5.0f, .base = 4.0f}, decant::TopK{2}, decant::Temperature{0.01f}},
+        {decant::TopNSigma{1.0f}, decant::MinP{0.1f}, decant::DynamicTemperature{0.1f, 2.0f}, decant::Xtc{1.0f, 0.0f}},
+        {decant::Mirostat{}}};
+    for (const auto& chain : chains) {
+        decant::Request request(host->cache.sequence().value(),
+                                untouched("a chain", [&] { return decant::Sampler::chain(chain, 1); }).value(),
+                                decant::TextStream(host->tokenizer));
+        request.push(host->tokenizer.encode(question));
+        for (int i = 0; i < 4; ++i) {
+            const auto step = untouched("a step of a request", [&] { return request.step(host->context); });
+            seen += step ? std::string(step->text) : step.error().message();
+        }
+        const auto saved = untouched("saving", [&] { return request.save(); });
+        seen += std::to_string(saved.size()) + '\n';
+    }
+    const std::vector<float> flat(1000, -3.0f), sharp{1000.0f, -1000.0f, 0.0f};
+    for (const auto* row : {&flat, &sharp})
+        seen += decant::detail::text(untouched("log_sum_exp", [&] { return decant::log_sum_exp(*row); }), '\n');
+    decant::Sampler plain{{.temperature = 0.3f, .seed = 5}};
+    for (const auto* row : {&flat, &sharp})
+        seen += decant::detail::text(
+            untouched("a distribution", [&] { return plain.distribution(*row, {}).value()[0].probability; }), '\n');
     const decant::Token outside{1 << 20};
     note(untouched("a bad token", [&] { return host->context.decode(host->sequence, outside); }).error());
     const std::vector<decant::Token> long_prompt(300, decant::Token{504});

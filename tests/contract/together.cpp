@@ -5,9 +5,12 @@
 //
 //     together MODEL OTHER_MODEL PLUGIN [LOADS]
 #include "contract/program.hpp"
+#include "core/sanitizers.hpp"
 
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -97,6 +100,13 @@ int main(int count, char** arguments) {
         check(expected.starts_with(text) && text[0] != '\0', "the plug-in's answer differs");
         dlclose(plugin);
     };
+    const auto mapped = [&] {
+        std::ifstream maps("/proc/self/maps");
+        const std::string name = std::filesystem::path(arguments[3]).filename().string();
+        for (std::string line; std::getline(maps, line);)
+            if (line.ends_with(name)) return true;
+        return false;
+    };
     at_once(2, [&](int i) {
         if (i == 0) {
             Host<decant::Simd> host(model);
@@ -106,6 +116,7 @@ int main(int count, char** arguments) {
         }
     });
     for (int i = 1; i <= loads; ++i) load_and_ask(i);
+    if (!DECANT_TEST_SANITIZED) check(!mapped(), "the plug-in was not unloaded");
 
     kept = std::make_unique<Host<decant::Simd>>(model);
     check(kept->answer(question, words) == expected, "an answer after all differs");

@@ -32,7 +32,7 @@ struct HalfAnExecutor {
 struct NoBackend {};
 
 void misuse(Context<Simd>& context, Sequence<Simd>& sequence, Sequence<decant::Eigen>& other, const Model<Simd>& model,
-            Sampler& sampler, Tokenizer& tokenizer, std::span<const float> row) {
+            Sampler& sampler, Tokenizer& tokenizer, Request<Simd>& request, std::span<const float> row) {
     // Tokens are no numbers, and numbers no tokens.
     static_cast<void>(context.decode(sequence, 5));  // MISUSE
     const int position = Token{5};                   // MISUSE
@@ -53,6 +53,10 @@ void misuse(Context<Simd>& context, Sequence<Simd>& sequence, Sequence<decant::E
     // Views into what is gone.
     const std::span<const Token> tokens = sequence.fork().tokens();      // MISUSE
     const std::string_view text = TextStream(tokenizer).push(Token{1});  // MISUSE
+    const auto steps = Sampler::chain({}).value().steps();               // MISUSE
+    const auto waiting = request.fork().waiting();                       // MISUSE
+    const auto& inner = request.fork().sequence();                       // MISUSE
+    const auto few = Sampler{}.distribution(row, {});                    // MISUSE
 
     // Errors that nobody looks at.
     context.decode(sequence, Token{5});                        // MISUSE

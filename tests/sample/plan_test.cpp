@@ -43,6 +43,12 @@ std::size_t best(std::vector<SamplerStep> steps) { return Sampler::chain(std::mo
 
 }  // namespace
 
+TEST_CASE("nothing is adjusted once a temperature of 0 has left one token", "[sample]") {
+    refuses({Temperature{0.0f}, LogitBias{{{Token{1}, -infinity}}}}, "put penalties and biases first");
+    refuses({TopK{5}, Temperature{0.0f}, Penalties{.repetition = 2.0f}}, "step 2 (Penalties)");
+    CHECK(Sampler::chain({Temperature{0.0f}, Penalties{}}));  // which does nothing
+}
+
 TEST_CASE("numbers that a step cannot use are refused at set-up", "[sample]") {
     refuses({TopK{5}, Temperature{-1.0f}}, "step 1 (Temperature)");
     for (const float bad : {not_a_number, -1.0f, infinity, -infinity}) {

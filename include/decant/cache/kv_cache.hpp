@@ -37,13 +37,17 @@ class KvCache {
     /// An empty sequence. Errors: what the construction met (`out_of_memory`, `invalid_argument`).
     [[nodiscard]] Result<Sequence<B>> sequence() const {
         if (!pool_) return pool_.error();
+        if (*pool_ == nullptr) {
+            return Error{ErrorCode::invalid_argument, "a cache that was moved from", "KvCache",
+                         "use the one it was moved to"};
+        }
         return Sequence<B>(*pool_);
     }
 
     /// Bytes reserved, blocks in all, and blocks that no sequence uses; 0 if the construction failed.
-    [[nodiscard]] std::size_t bytes() const noexcept { return pool_ ? (*pool_)->bytes() : 0; }
-    [[nodiscard]] std::size_t blocks() const noexcept { return pool_ ? (*pool_)->blocks() : 0; }
-    [[nodiscard]] std::size_t free_blocks() const noexcept { return pool_ ? (*pool_)->free_blocks() : 0; }
+    [[nodiscard]] std::size_t bytes() const noexcept { return pool_ && *pool_ ? (*pool_)->bytes() : 0; }
+    [[nodiscard]] std::size_t blocks() const noexcept { return pool_ && *pool_ ? (*pool_)->blocks() : 0; }
+    [[nodiscard]] std::size_t free_blocks() const noexcept { return pool_ && *pool_ ? (*pool_)->free_blocks() : 0; }
 
  private:
     static Result<std::shared_ptr<BlockPool<B>>> make(const B& backend, CacheShape shape, std::size_t tokens) {

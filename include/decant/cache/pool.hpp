@@ -23,6 +23,7 @@ class BlockPool {
     /// How many blocks hold `tokens` tokens. Errors: `invalid_argument` for impossible sizes, `out_of_memory` beyond
     /// the address space.
     [[nodiscard]] static Result<std::size_t> blocks_for(const CacheShape& shape, std::size_t tokens) {
+        // A slot is a block times its tokens, plus an offset, in 31 bits.
         constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
         if (shape.dtype != DType::f32 && shape.dtype != DType::f16) {
             return Error{ErrorCode::invalid_argument, detail::text("cache entries of ", name(shape.dtype)), "KvCache",
@@ -31,7 +32,8 @@ class BlockPool {
         if (shape.block_tokens == 0 || shape.block_tokens > most || tokens == 0 || tokens > most - shape.block_tokens) {
             return Error{ErrorCode::invalid_argument,
                          detail::text(tokens, " tokens in blocks of ", shape.block_tokens, " cannot be addressed"),
-                         "KvCache", detail::text("use 1 to ", most, " tokens and a block of at least 1")};
+                         "KvCache",
+                         detail::text("use blocks of 1 to ", most, " tokens, and fewer than ", most, " in all")};
         }
         const std::size_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
         // Numbers per token that the address space holds; subtracting layer by layer cannot wrap.
@@ -72,19 +74,20 @@ class BlockPool {
         return block;
     }
     void share(std::int32_t block) noexcept { ++references_[static_cast<std::size_t>(block)]; }
-    [[nodiscard]] bool shared(std::int32_t block) const noexcept {
-        return references_[static_cast<std::size_t>(block)] > 1;
+    /// Whether others than the caller use the block, `ignored` of its references aside.
+    [[nodiscard]] bool shared(std::int32_t block, std::uint32_t ignored = 0) const noexcept {
+        return references_[static_cast<std::size_t>(block)] > 1 + ignored;
     }
     void release(std::int32_t block) noexcept {
         if (--references_[static_cast<std::size_t>(block)] == 0) free_.push_back(block);  // within capacity
     }
-    /// A private copy of a shared block, which loses one reference. The caller has checked that a block is free.
-    [[nodiscard]] std::int32_t split(std::int32_t block) {
-        const std::int32_t copy = take();
+    /// A private copy of a shared block, whose reference stays the caller's. The caller has checked that a block is
+    /// free.
+    [[nodiscard]] std::int32_t copy(std::int32_t block) {
+        const std::int32_t made = take();
         const std::size_t bytes = shape_.block_bytes();
-        backend_.copy(buffer_, static_cast<std::size_t>(block) * bytes, static_cast<std::size_t>(copy) * bytes, bytes);
-        release(block);
-        return copy;
+        backend_.copy(buffer_, static_cast<std::size_t>(block) * bytes, static_cast<std::size_t>(made) * bytes, bytes);
+        return made;
     }
 
  private:

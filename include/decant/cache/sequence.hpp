@@ -31,12 +31,18 @@ class Sequence {
         table_.reserve(pool_->blocks());
         tokens_.reserve(capacity());
     }
-    Sequence(Sequence&&) noexcept = default;
+    Sequence(Sequence&& other) noexcept
+        : pool_(std::move(other.pool_)),
+          table_(std::move(other.table_)),
+          tokens_(std::move(other.tokens_)),
+          replaced_(std::exchange(other.replaced_, -1)) {}
     Sequence& operator=(Sequence&& other) noexcept {
+        if (this == &other) return *this;
         clear();
         pool_ = std::move(other.pool_);
         table_ = std::move(other.table_);
         tokens_ = std::move(other.tokens_);
+        replaced_ = std::exchange(other.replaced_, -1);
         return *this;
     }
     ~Sequence() { clear(); }
@@ -77,13 +83,29 @@ class Sequence {
     /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has
     /// changed. `invalid_argument` for a sequence that was moved from.
     [[nodiscard]] Result<void> reserve(std::size_t count) {
+        DECANT_CHECK(make_room(count));
+        settle();
+        return {};
+    }
+
+ private:
+    friend class Context<B>;
+
+    /// `reserve` that `restore` can take back until `settle`. `ignored`: how many sequences of the same call keep this
+    /// one's last block in `replaced_`.
+    [[nodiscard]] Result<void> make_room(std::size_t count, std::uint32_t ignored = 0) {
         if (pool_ == nullptr) {
             return Error{ErrorCode::invalid_argument, "a sequence that was moved from", "KvCache",
                          "use the one it was moved to"};
         }
         const std::size_t filled = blocks_for(size());
+        if (count > capacity()) {  // also keeps the sum below from wrapping
+            return Error{ErrorCode::cache_full, detail::text(count, " more tokens, the whole cache holds ", capacity()),
+                         "KvCache", "make the cache larger"};
+        }
         const std::size_t needed = blocks_for(size() + count);
-        const bool split = count > 0 && size() % pool_->shape().block_tokens != 0 && pool_->shared(table_[filled - 1]);
+        const bool split =
+            count > 0 && size() % pool_->shape().block_tokens != 0 && pool_->shared(table_[filled - 1], ignored);
         const std::size_t fresh = (needed > table_.size() ? needed - table_.size() : 0) + (split ? 1 : 0);
         if (fresh > pool_->free_blocks()) {
             return Error{ErrorCode::cache_full,
@@ -91,13 +113,21 @@ class Sequence {
                                       " tokens, ", pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
                          "KvCache", "truncate or destroy sequences, or make the cache larger"};
         }
-        if (split) table_[filled - 1] = pool_->split(table_[filled - 1]);
+        if (split) {
+            settle();
+            replaced_ = std::exchange(table_[filled - 1], pool_->copy(table_[filled - 1]));
+        }
         while (table_.size() < needed) table_.push_back(pool_->take());
         return {};
     }
-
- private:
-    friend class Context<B>;
+    /// Whether `other` keeps this sequence's last block.
+    [[nodiscard]] bool kept_by(const Sequence& other) const noexcept {
+        return other.replaced_ >= 0 && size() > 0 && table_[blocks_for(size()) - 1] == other.replaced_;
+    }
+    /// What `make_room` replaced will not come back.
+    void settle() noexcept {
+        if (replaced_ >= 0) pool_->release(std::exchange(replaced_, -1));
+    }
 
     /// Gives positions [first, last) blocks that no other sequence uses. Errors: `cache_full`; then nothing has
     /// changed.
@@ -112,8 +142,10 @@ class Sequence {
                                       pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
                          "KvCache", "truncate or destroy sequences, or make the cache larger"};
         }
-        for (std::size_t b = begin; b < end; ++b)
-            if (pool_->shared(table_[b])) table_[b] = pool_->split(table_[b]);
+        for (std::size_t b = begin; b < end; ++b) {
+            if (!pool_->shared(table_[b])) continue;
+            pool_->release(std::exchange(table_[b], pool_->copy(table_[b])));
+        }
         return {};
     }
     /// The rows of [first + count, size) have moved to `first`.
@@ -140,32 +172,34 @@ class Sequence {
         for (; table_.size() > first; table_.pop_back()) pool_->release(table_.back());
     }
     void clear() noexcept {
-        if (pool_) release_from(0);
+        if (!pool_) return;
+        settle();
+        release_from(0);
     }
 
-    /// What a call that fails brings back. Valid while nothing else uses the pool.
+    /// What a call that fails brings back.
     struct Mark {
         std::size_t size = 0;
         std::size_t blocks = 0;
-        std::int32_t tail = -1;  // the block of the last token, which `reserve` may replace by a copy
+        std::int32_t replaced = -1;  // by a call further out
     };
-    [[nodiscard]] Mark mark() const noexcept {
-        return {size(), table_.size(), tokens_.empty() ? -1 : table_[blocks_for(size()) - 1]};
-    }
+    [[nodiscard]] Mark mark() const noexcept { return {size(), table_.size(), replaced_}; }
     void restore(const Mark& mark) noexcept {
         tokens_.resize(mark.size);
         release_from(mark.blocks);
-        if (mark.size == 0) return;
-        std::int32_t& tail = table_[blocks_for(mark.size) - 1];
-        if (tail == mark.tail) return;
-        pool_->share(mark.tail);
-        pool_->release(tail);
-        tail = mark.tail;
+        if (replaced_ == mark.replaced) return;
+        pool_->release(std::exchange(table_[blocks_for(mark.size) - 1], std::exchange(replaced_, -1)));
+    }
+    void accept(const Mark& mark) noexcept {
+        if (replaced_ != mark.replaced) settle();
     }
 
     std::shared_ptr<BlockPool<B>> pool_;  // null only after a move
     std::vector<std::int32_t> table_;
     std::vector<Token> tokens_;
+    // The shared block of the last token that a call under way has replaced by a copy. Its reference is kept, so that
+    // nobody else writes into it before the call is over and it may come back.
+    std::int32_t replaced_ = -1;
 };
 
 }  // namespace decant::inline DECANT_ABI

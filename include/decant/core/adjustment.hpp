@@ -6,6 +6,7 @@
 /// chosen, and which of two candidates is the better.
 
 #include <decant/core/config.hpp>
+#include <decant/core/float_bits.hpp>
 #include <decant/core/token.hpp>
 
 #include <limits>
@@ -20,12 +21,14 @@ struct LogitAdjustment {
     friend bool operator==(const LogitAdjustment&, const LogitAdjustment&) = default;
 };
 
-/// The adjusted logit. Overflow saturates at the largest finite number, so that a finite row stays free of +inf.
+/// The adjusted logit. Overflow saturates at the largest finite number of its sign: only a bias of -inf forbids.
 [[nodiscard]] constexpr float apply(const LogitAdjustment& adjustment, float logit) noexcept {
     constexpr float largest = (std::numeric_limits<float>::max)();
     const float scaled = logit > 0.0f ? logit / adjustment.repetition : logit * adjustment.repetition;
     const float result = (scaled < largest ? scaled : largest) + adjustment.bias;
-    return result < largest ? result : largest;
+    if (detail::is_minus_infinity(adjustment.bias) || detail::is_minus_infinity(logit))
+        return -std::numeric_limits<float>::infinity();
+    return result < largest ? (result > -largest ? result : -largest) : largest;
 }
 
 namespace detail {

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace decant::inline DECANT_ABI {
@@ -25,6 +26,7 @@ class BestTokens {
     BestTokens() = default;
     /// `row`: [columns(k)].
     explicit BestTokens(std::span<const float> row) noexcept : row_(row), k_((row.size() - 2) / 2) {
+        DECANT_ASSERT(row.size() >= columns(0) && row.size() % 2 == 0);
         while (size_ < k_ && bits(k_ + size_) >= 0) ++size_;
     }
 
@@ -42,7 +44,9 @@ class BestTokens {
         return row_[i];
     }
     /// log of the sum of exp over all allowed tokens: logit - log_sum_exp is a token's log-probability.
-    [[nodiscard]] float log_sum_exp() const noexcept { return row_[2 * k_]; }
+    [[nodiscard]] float log_sum_exp() const noexcept {
+        return row_.empty() ? -std::numeric_limits<float>::infinity() : row_[2 * k_];
+    }
     /// The first token whose logit is NaN or +inf, or -1: then the rest means nothing.
     [[nodiscard]] std::int32_t bad() const noexcept { return row_.empty() ? -1 : bits(2 * k_ + 1); }
 

@@ -125,10 +125,55 @@
 #else
 #define DECANT_ABI_AVX512FP16 0
 #endif
+#if defined(__AVX512DQ__)
+#define DECANT_ABI_AVX512DQ 1
+#else
+#define DECANT_ABI_AVX512DQ 0
+#endif
+#if defined(__AVX512CD__)
+#define DECANT_ABI_AVX512CD 1
+#else
+#define DECANT_ABI_AVX512CD 0
+#endif
+#if defined(__AVX512VBMI__)
+#define DECANT_ABI_AVX512VBMI 1
+#else
+#define DECANT_ABI_AVX512VBMI 0
+#endif
+#if defined(__AVX512VBMI2__)
+#define DECANT_ABI_AVX512VBMI2 1
+#else
+#define DECANT_ABI_AVX512VBMI2 0
+#endif
+#if defined(__AVX512VPOPCNTDQ__)
+#define DECANT_ABI_AVX512VPOPCNTDQ 1
+#else
+#define DECANT_ABI_AVX512VPOPCNTDQ 0
+#endif
+#if defined(__AVXVNNI__)
+#define DECANT_ABI_AVXVNNI 1
+#else
+#define DECANT_ABI_AVXVNNI 0
+#endif
+#if defined(__XOP__)
+#define DECANT_ABI_XOP 1
+#else
+#define DECANT_ABI_XOP 0
+#endif
+#if defined(__FMA4__)
+#define DECANT_ABI_FMA4 1
+#else
+#define DECANT_ABI_FMA4 0
+#endif
 #if defined(__FAST_MATH__)
 #define DECANT_ABI_FAST_MATH 1
 #else
 #define DECANT_ABI_FAST_MATH 0
+#endif
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#define DECANT_ABI_FINITE_MATH 1
+#else
+#define DECANT_ABI_FINITE_MATH 0
 #endif
 #if defined(NDEBUG)
 #define DECANT_ABI_NDEBUG 1
@@ -141,20 +186,24 @@
 #define DECANT_ABI_RTTI 0
 #endif
 
-#define DECANT_ABI_JOIN_(major, minor, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v) \
-    abi##major##_##minor##_##a##b##c##d##e##_##f##g##h##i##j##k##l##_##m##n##o##p##q##r##_##s##t##u##v
+#define DECANT_ABI_JOIN_(major, minor, p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, \
+                         p18, p19, p20, p21, p22, p23, p24, p25, p26, p27, p28, p29, p30)                              \
+    abi##major##_##minor##_##p0##p1##p2##p3##p4##_##p5##p6##p7##p8##p9##p10##p11##_##p12##p13##p14##p15##p16##p17##p18##p19##p20##p21##p22##_##p23##p24##p25##_##p26##p27##p28##p29##p30
 #define DECANT_ABI_JOIN(...) DECANT_ABI_JOIN_(__VA_ARGS__)
 #define DECANT_ABI_EXPAND(...) DECANT_ABI_JOIN(__VA_ARGS__)
 
 /// Name of the inline namespace: `abi<major>_<minor>_<SSE3 SSSE3 SSE4.1 SSE4.2 POPCNT>_<AVX F16C FMA AVX2 BMI BMI2
-/// LZCNT>_ <AVX512 F BW VL VNNI BF16 FP16>_<fast-math NDEBUG RTTI exceptions>`, a digit each.
+/// LZCNT>_<AVX512 F BW VL VNNI BF16 FP16 DQ CD VBMI VBMI2 VPOPCNTDQ>_<AVX-VNNI XOP FMA4>_<fast-math finite-math NDEBUG
+/// RTTI exceptions>`, a digit each.
 #define DECANT_ABI                                                                                                     \
     DECANT_ABI_EXPAND(DECANT_VERSION_MAJOR, DECANT_VERSION_MINOR, DECANT_ABI_SSE3, DECANT_ABI_SSSE3, DECANT_ABI_SSE41, \
                       DECANT_ABI_SSE42, DECANT_ABI_POPCNT, DECANT_ABI_AVX, DECANT_ABI_F16C, DECANT_ABI_FMA,            \
                       DECANT_ABI_AVX2, DECANT_ABI_BMI, DECANT_ABI_BMI2, DECANT_ABI_LZCNT, DECANT_ABI_AVX512F,          \
                       DECANT_ABI_AVX512BW, DECANT_ABI_AVX512VL, DECANT_ABI_AVX512VNNI, DECANT_ABI_AVX512BF16,          \
-                      DECANT_ABI_AVX512FP16, DECANT_ABI_FAST_MATH, DECANT_ABI_NDEBUG, DECANT_ABI_RTTI,                 \
-                      DECANT_EXCEPTIONS)
+                      DECANT_ABI_AVX512FP16, DECANT_ABI_AVX512DQ, DECANT_ABI_AVX512CD, DECANT_ABI_AVX512VBMI,          \
+                      DECANT_ABI_AVX512VBMI2, DECANT_ABI_AVX512VPOPCNTDQ, DECANT_ABI_AVXVNNI, DECANT_ABI_XOP,          \
+                      DECANT_ABI_FMA4, DECANT_ABI_FAST_MATH, DECANT_ABI_FINITE_MATH, DECANT_ABI_NDEBUG,                \
+                      DECANT_ABI_RTTI, DECANT_EXCEPTIONS)
 
 namespace decant {
 inline namespace DECANT_ABI {

@@ -167,17 +167,24 @@ inline Result<HostMemory> Memory::allocate(std::size_t size) const {
                      detail::text(size, " bytes pass the limit of ", limit(), ", of which ", used(), " are in use"),
                      "Memory", "raise MemoryOptions::limit, or use a smaller cache or batch"};
     }
+    struct Charge {  // refunded unless the memory is there, also if the host's source throws
+        State* state;
+        std::size_t size;
+        ~Charge() {
+            if (state != nullptr) state->refund(size);
+        }
+    } charge{state_.get(), size};
     memory.origin_ = state_;
     void* data = memory.foreign() ? state_->options.source.allocate(state_->options.source.object, size)
                                   : HostMemory::from_system(size);
     if (data == nullptr) {
-        if (state_) state_->refund(size);
         return Error{ErrorCode::out_of_memory,
                      detail::text(memory.foreign() ? "the host" : "the system", " refused ", size, " bytes"),
                      {},
                      "use a smaller cache or batch, or free memory"};
     }
     DECANT_ASSERT(!memory.foreign() || reinterpret_cast<std::uintptr_t>(data) % HostMemory::alignment == 0);
+    charge.state = nullptr;
     memory.data_ = static_cast<std::byte*>(data);
     memory.size_ = size;
     return memory;

@@ -55,7 +55,7 @@ class [[nodiscard]] Result {
 
     [[nodiscard]] Error& error() & noexcept { return failure(); }
     [[nodiscard]] const Error& error() const& noexcept { return failure(); }
-    [[nodiscard]] Error&& error() && noexcept { return std::move(failure()); }
+    [[nodiscard]] Error error() && noexcept { return std::move(failure()); }  // by value: of a temporary
 
 #if DECANT_EXCEPTIONS
     /// The value; throws `Exception` if there is none.
@@ -119,7 +119,7 @@ class [[nodiscard]] Result<void> {
         DECANT_ASSERT(!has_value());
         return *std::get_if<Error>(&state_);
     }
-    [[nodiscard]] Error&& error() && noexcept {
+    [[nodiscard]] Error error() && noexcept {
         DECANT_ASSERT(!has_value());
         return std::move(*std::get_if<Error>(&state_));
     }

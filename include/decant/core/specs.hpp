@@ -101,6 +101,13 @@ struct PickInputs {
     std::span<const std::int32_t> masks;           ///< [wanted] row of `allowed`, -1 = every token is allowed
 };
 
+/// Which of its recordings a pass runs.
+enum class PassVariant : std::uint8_t {
+    forward,  ///< tokens to logits
+    move,     ///< cached rows to other slots and positions
+};
+inline constexpr std::size_t pass_variants = 2;
+
 /// The inputs of one run, uploaded together. All arrays are as long as the shape says; unused rows carry -1 and every
 /// operation ignores them. `rows` and `wanted_rows` count the used ones, which come first.
 struct PassInputs {
@@ -115,6 +122,7 @@ struct PassInputs {
     std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits
     bool picks = false;                         ///< whether `pick` runs
     PickInputs pick = {};
+    PassVariant variant = PassVariant::forward;
 };
 
 }  // namespace decant::inline DECANT_ABI

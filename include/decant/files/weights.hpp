@@ -46,28 +46,28 @@ class Weights {
                                                      std::string name = "memory");
 
     /// The path (UTF-8) or the name given with the memory.
-    [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
+    [[nodiscard]] const std::string& name() const noexcept { return held().name; }
     /// Key/value pairs of a GGUF file; empty for the other formats.
-    [[nodiscard]] const Metadata& metadata() const noexcept { return state_->metadata; }
-    [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return state_->tensors; }
+    [[nodiscard]] const Metadata& metadata() const noexcept { return held().metadata; }
+    [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return held().tensors; }
     /// The tensor of a name, or nullptr. O(log n).
     [[nodiscard]] const Tensor* find(std::string_view name) const noexcept {
-        return detail::find_by_name(state_->tensors, state_->by_name, name);
+        return detail::find_by_name(held().tensors, held().by_name, name);
     }
     /// The tensor of a name, or a `missing` error that names it and the file.
     [[nodiscard]] Result<Tensor> tensor(std::string_view name) const {
         if (const Tensor* found = find(name)) return *found;
         return Error{ErrorCode::missing, "the file does not hold this tensor",
-                     detail::text(state_->name, ", ", detail::tensor_label(name)), ""};
+                     detail::text(held().name, ", ", detail::tensor_label(name)), ""};
     }
     /// Reads every page of the mapped files, so that the first pass does not wait for the disk. Pages that the system
     /// takes back are read again when they are needed. Progress is in bytes. Errors: `cancelled`.
     [[nodiscard]] Result<void> warm_up(CallOptions options = {}) const;
 
     /// Bytes of all tensors together.
-    [[nodiscard]] std::uint64_t bytes() const noexcept { return state_->bytes; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return held().bytes; }
     /// Bytes of the mapped files; 0 for host memory.
-    [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return state_->mapped_bytes; }
+    [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return held().mapped_bytes; }
 
  private:
     enum class Format { gguf, safetensors };
@@ -95,6 +95,11 @@ class Weights {
     static Result<void> read(std::span<const std::byte> bytes, Format format, State& state);
     static Result<void> read_folder(const std::filesystem::path& path, State& state, const CallOptions& options);
     static Weights finish(std::shared_ptr<State> state);
+
+    [[nodiscard]] const State& held() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);  // not after a move
+        return *state_;
+    }
 
     std::shared_ptr<const State> state_;
 };
@@ -127,7 +132,7 @@ inline Result<Weights> Weights::open(const std::filesystem::path& path, CallOpti
 inline Result<void> Weights::warm_up(CallOptions options) const {
     constexpr std::size_t page = 4096, step = std::size_t{4} << 20;
     std::uint64_t done = 0;
-    for (const Mapping& mapping : state_->mappings) {
+    for (const Mapping& mapping : held().mappings) {
         const std::span<const std::byte> bytes = mapping.bytes();
         for (std::size_t first = 0; first < bytes.size(); first += step) {
             if (!options.go_on({done, mapped_bytes()})) return detail::cancelled(name());

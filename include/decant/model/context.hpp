@@ -14,6 +14,7 @@
 #include <decant/model/model.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@ struct ContextOptions {
     std::uint32_t rows = 512;      ///< tokens in one pass; longer prompts are prefilled in chunks of this size
     std::uint32_t sequences = 16;  ///< sequences in one pass
     std::uint32_t logits = 16;     ///< rows of logits that one pass may return
-    std::uint32_t best = 0;        ///< tokens per row that `best` hands over; 0 = it is not used
+    std::uint32_t best = 0;        ///< tokens per row that `best` hands over, at most 1024; 0 = it is not used
 };
 
 /// Which logits a part of a pass wants.
@@ -71,10 +72,16 @@ class Context {
     requires(std::constructible_from<AnyExecutor, E>) Context(Model<B> model, E&& executor, ContextOptions options = {})
         : state_(std::make_unique<State>(std::move(model), AnyExecutor(std::forward<E>(executor)), options)) {}
 
-    [[nodiscard]] const Model<B>& model() const noexcept { return state_->model; }
-    [[nodiscard]] const ModelSpec& spec() const noexcept { return state_->model.spec(); }
-    [[nodiscard]] const B& backend() const noexcept { return state_->model.backend(); }
-    [[nodiscard]] const ContextOptions& options() const noexcept { return state_->options; }
+    [[nodiscard]] const Model<B>& model() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
+        return state_->model;
+    }
+    [[nodiscard]] const ModelSpec& spec() const noexcept { return model().spec(); }
+    [[nodiscard]] const B& backend() const noexcept { return model().backend(); }
+    [[nodiscard]] const ContextOptions& options() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
+        return state_->options;
+    }
 
     /// Appends a prompt (at least one token) and returns the logits after its last token. Limited by arithmetic.
     /// Progress is in steps of passes. Errors: `invalid_argument` (empty, or a token outside the vocabulary),
@@ -94,7 +101,7 @@ class Context {
         const CallOptions each{options.stop, options.progress ? ProgressRef(scaled) : ProgressRef()};
 
         Undo undo(sequence);
-        DECANT_CHECK(sequence.reserve(tokens.size()));
+        DECANT_CHECK(sequence.make_room(tokens.size()));
         for (; tokens.size() > chunk; tokens = tokens.subspan(chunk), ++chunks_done) {
             DECANT_TRY(const auto nothing, pass({{&sequence, tokens.first(chunk), Want::none}}, each));
             static_cast<void>(nothing);
@@ -113,11 +120,7 @@ class Context {
     /// Logits come in the order of the parts. Errors: as `prefill`, and `invalid_argument` beyond the context's
     /// options.
     [[nodiscard]] Result<Logits> pass(std::span<const Part> parts, CallOptions options = {}) {
-        DECANT_CHECK(run(parts, options, false));
-        Undo undo(*state_, parts);
-        auto logits = finish(parts);
-        if (logits) undo.dismiss();
-        return logits;
+        return run(parts, options, false, [&] { return logits(parts); });
     }
     [[nodiscard]] Result<Logits> pass(std::initializer_list<Part> parts, CallOptions options = {}) {
         return pass(std::span<const Part>(parts.begin(), parts.size()), options);
@@ -129,14 +132,13 @@ class Context {
     [[nodiscard]] Result<BestRows> best(std::span<const Part> parts, CallOptions options = {}) {
         DECANT_ASSERT(state_ != nullptr);
         DECANT_CHECK(state_->validate_pick(parts));
-        DECANT_CHECK(run(parts, options, true));
-        Undo undo(*state_, parts);
-        const std::uint32_t columns = state_->work->best_columns;
-        DECANT_TRY(const auto values,
-                   backend().wait(backend().download(state_->work->best, state_->inputs.wanted_rows)));
-        append(parts);
-        undo.dismiss();
-        return BestRows({values, columns, &state_->generation});
+        return run(parts, options, true, [&]() -> Result<BestRows> {
+            const std::uint32_t columns = state_->work->best_columns;
+            DECANT_TRY(const auto values,
+                       backend().wait(backend().download(state_->work->best, state_->inputs.wanted_rows)));
+            append(parts);
+            return BestRows({values, columns, &state_->generation});
+        });
     }
     [[nodiscard]] Result<BestRows> best(std::initializer_list<Part> parts, CallOptions options = {}) {
         return best(std::span<const Part>(parts.begin(), parts.size()), options);
@@ -150,6 +152,9 @@ class Context {
     /// An exception of the host's executor leaves the tokens before `first`.
     [[nodiscard]] Result<void> erase(Sequence<B>& sequence, std::size_t first, std::size_t count) {
         DECANT_ASSERT(state_ != nullptr);
+        const auto invalid = [](std::string what, std::string hint) {
+            return Error{ErrorCode::invalid_argument, std::move(what), "erase", std::move(hint)};
+        };
         if (!sequence.attached()) return invalid("a sequence that was moved from", "use the one it was moved to");
         if (first > sequence.size() || count > sequence.size() - first) {
             return invalid(
@@ -159,6 +164,7 @@ class Context {
         if (state_->options.rows == 0) return no_capacity();
         const std::size_t size = sequence.size() - count;
         if (count == 0) return {};
+        state_->begun.clear();
         if (first == size) {
             sequence.truncate(size);
             return {};
@@ -166,14 +172,14 @@ class Context {
         BlockPool<B>& pool = sequence.pool();
         DECANT_CHECK(state_->check_cache(sequence));
         DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
-        DECANT_CHECK(state_->prepare_mover());
+        state_->prepare_move();
         DECANT_CHECK(sequence.unshare(first, size));
         Cut cut(sequence, first);
         for (std::size_t row = first; row < size;) {
             const std::size_t rows = (std::min)(size - row, std::size_t{state_->options.rows});
             state_->fill_move(sequence, row, rows, count);
-            backend().upload(*state_->mover, state_->inputs, pool.buffer(), pool.shape());
-            static_cast<void>(state_->mover->run(state_->executor, {}));
+            backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
+            static_cast<void>(state_->pass->run(state_->executor, {}));
             row += rows;
         }
         DECANT_CHECK(backend().wait(backend().download(state_->work->stream, 0)));  // errors surface here
@@ -188,17 +194,36 @@ class Context {
     /// forgotten by the next call of another member, and the room it reserved goes back with `truncate`. In between,
     /// the parts' sequences must not be used. After an exception of the host's executor or progress callback, begin
     /// again.
-    [[nodiscard]] Result<void> begin(std::span<const Part> parts) { return start(parts, false); }
-    [[nodiscard]] RunState advance(RunLimits limits = {}) { return state_->pass->run(state_->executor, limits); }
+    [[nodiscard]] Result<void> begin(std::span<const Part> parts) {
+        DECANT_ASSERT(state_ != nullptr);
+        state_->begun.clear();
+        DECANT_CHECK(state_->validate(parts));
+        Undo undo(*state_, parts);
+        DECANT_CHECK(start(parts, false));
+        undo.dismiss();
+        state_->remember(parts);
+        return {};
+    }
+    /// Without a pass that was begun there is nothing to do: `finished`, and `finish` says so.
+    [[nodiscard]] RunState advance(RunLimits limits = {}) {
+        DECANT_ASSERT(state_ != nullptr);
+        if (state_->begun.empty()) return RunState::finished;
+        const RunState reached = state_->pass->run(state_->executor, limits);
+        state_->finished = reached == RunState::finished;
+        return reached;
+    }
+    /// Errors: `invalid_argument` if `advance` has not finished a pass of just these parts; those of the device.
     [[nodiscard]] Result<Logits> finish(std::span<const Part> parts) {
-        DECANT_TRY(const auto values,
-                   backend().wait(backend().download(state_->work->logits, state_->inputs.wanted_rows)));
-        append(parts);
-        return Logits({values, spec().vocabulary, &state_->generation});
+        DECANT_ASSERT(state_ != nullptr);
+        if (!state_->finished || !state_->remembers(parts))
+            return invalid("no finished pass of these parts", "call begin, and advance until it says finished");
+        state_->begun.clear();
+        return logits(parts);
     }
 
     /// Bytes reserved for activations and kernels' scratch; 0 before the first pass.
     [[nodiscard]] std::size_t workspace_bytes() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
         return state_->pass ? state_->buffer_bytes + state_->pass->workspace_bytes() : 0;
     }
 
@@ -207,7 +232,12 @@ class Context {
     friend struct MemoryPlan;
 
     static PassShape shape_for(const ContextOptions& options, std::uint32_t table_blocks) noexcept {
-        return {options.rows, options.sequences, options.logits, table_blocks, options.best};
+        return {options.rows, options.sequences, options.logits, table_blocks,
+                (std::min)(options.best, State::most_best)};
+    }
+    /// How many threads scratch memory is reserved for: an executor's word is a hint.
+    static constexpr std::size_t pass_participants(std::size_t concurrency) noexcept {
+        return (std::min)((std::max)(concurrency, std::size_t{1}), std::size_t{1024});
     }
     static Error invalid(std::string what, std::string hint) {
         return Error{ErrorCode::invalid_argument, std::move(what), "pass", std::move(hint)};
@@ -220,7 +250,7 @@ class Context {
     class Undo {
      public:
         explicit Undo(Sequence<B>& sequence) noexcept : sequence_(&sequence), mark_(sequence.mark()) {}
-        Undo(State& state, std::span<const Part> parts) noexcept : state_(&state), parts_(parts) {}
+        Undo(State& state, std::span<const Part> parts) : state_(&state), parts_(parts) { state.mark(parts); }
         Undo(const Undo&) = delete;
         Undo& operator=(const Undo&) = delete;
         ~Undo() {
@@ -228,8 +258,8 @@ class Context {
             if (state_ != nullptr) state_->restore(parts_);
         }
         void dismiss() noexcept {
-            sequence_ = nullptr;
-            state_ = nullptr;
+            if (Sequence<B>* sequence = std::exchange(sequence_, nullptr)) sequence->accept(mark_);
+            if (State* state = std::exchange(state_, nullptr)) state->accept(parts_);
         }
 
      private:
@@ -259,32 +289,45 @@ class Context {
         for (const Part& part : parts) part.sequence->append(part.tokens);
     }
 
+    /// Makes room, records if need be, and uploads. The caller has validated the parts and undoes what fails.
     Result<void> start(std::span<const Part> parts, bool picks) {
-        DECANT_ASSERT(state_ != nullptr);
-        DECANT_CHECK(state_->validate(parts));
-        state_->mark(parts);
-        Undo undo(*state_, parts);
-        for (const Part& part : parts) DECANT_CHECK(part.sequence->reserve(part.tokens.size()));
+        DECANT_CHECK(state_->make_room(parts));
         BlockPool<B>& pool = parts.front().sequence->pool();
         DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
         state_->fill(parts, picks);
         backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
         ++state_->generation;
-        undo.dismiss();
         return {};
     }
 
-    /// All of a pass but its results.
-    Result<void> run(std::span<const Part> parts, const CallOptions& options, bool picks) {
-        DECANT_CHECK(start(parts, picks));
+    /// A whole pass, whose results `finish` fetches.
+    template <class Finish>
+    auto run(std::span<const Part> parts, const CallOptions& options, bool picks, Finish finish) -> decltype(finish()) {
+        DECANT_ASSERT(state_ != nullptr);
+        state_->begun.clear();
+        DECANT_CHECK(state_->validate(parts));
         Undo undo(*state_, parts);
-        if (advance({.stop = options.stop, .progress = options.progress}) == RunState::stopped)
-            return detail::cancelled("pass");
-        undo.dismiss();
-        return {};
+        DECANT_CHECK(start(parts, picks));
+        if (state_->pass->run(state_->executor, {.stop = options.stop, .progress = options.progress}) ==
+            RunState::stopped) {
+            if (options.stopped() || options.progress) return detail::cancelled("pass");
+            return invalid("the executor left tasks undone", "parallel_for must call every task before it returns");
+        }
+        auto results = finish();
+        if (results) undo.dismiss();
+        return results;
+    }
+
+    Result<Logits> logits(std::span<const Part> parts) {
+        DECANT_TRY(const auto values,
+                   backend().wait(backend().download(state_->work->logits, state_->inputs.wanted_rows)));
+        append(parts);
+        return Logits({values, spec().vocabulary, &state_->generation});
     }
 
     struct State {
+        // Selecting more than this is no longer cheaper than copying the row.
+        static constexpr std::uint32_t most_best = 1024;
         // Room per row that is taken at once; more grows.
         static constexpr std::size_t usual_adjustments = 256;
 
@@ -300,7 +343,39 @@ class Context {
             for (std::size_t i = 0; i < parts.size(); ++i) marks[i] = parts[i].sequence->mark();
         }
         void restore(std::span<const Part> parts) noexcept {
-            for (std::size_t i = 0; i < marks.size(); ++i) parts[i].sequence->restore(marks[i]);
+            for (std::size_t i = 0; i < parts.size(); ++i) parts[i].sequence->restore(marks[i]);
+        }
+        void accept(std::span<const Part> parts) noexcept {
+            for (std::size_t i = 0; i < parts.size(); ++i) parts[i].sequence->accept(marks[i]);
+        }
+        /// Forks of one block, all in this pass, need one copy less than there are forks.
+        Result<void> make_room(std::span<const Part> parts) {
+            for (const Part& part : parts) {
+                std::uint32_t kept = 0;
+                for (const Part* other = parts.data(); other != &part; ++other)
+                    kept += part.sequence->kept_by(*other->sequence) ? 1 : 0;
+                DECANT_CHECK(part.sequence->make_room(part.tokens.size(), kept));
+            }
+            return {};
+        }
+
+        /// The parts of `begin`, as far as `finish` must be given the same.
+        struct Begun {
+            const Sequence<B>* sequence;
+            std::size_t size;
+            std::size_t tokens;
+            friend bool operator==(const Begun&, const Begun&) = default;
+        };
+        static Begun begun_part(const Part& part) noexcept {
+            return {part.sequence, part.sequence == nullptr ? 0 : part.sequence->size(), part.tokens.size()};
+        }
+        void remember(std::span<const Part> parts) {
+            for (const Part& part : parts) begun.push_back(begun_part(part));
+            finished = false;
+        }
+        [[nodiscard]] bool remembers(std::span<const Part> parts) const noexcept {
+            return std::equal(begun.begin(), begun.end(), parts.begin(), parts.end(),
+                              [](const Begun& a, const Part& b) { return a == begun_part(b); });
         }
 
         Result<void> validate(std::span<const Part> parts) const {
@@ -354,6 +429,10 @@ class Context {
 
         Result<void> validate_pick(std::span<const Part> parts) const {
             if (options.best == 0) return invalid("a context without `best`", "set ContextOptions::best");
+            if (options.best > most_best) {
+                return invalid(detail::text("the best ", options.best, " tokens"),
+                               detail::text("ask for at most ", most_best, ", or for all logits"));
+            }
             const std::uint32_t vocabulary = model.spec().vocabulary;
             for (const Part& part : parts) {
                 if (!part.allowed.empty() && part.allowed.size() != (vocabulary + 31) / 32) {
@@ -378,24 +457,30 @@ class Context {
         Result<void> prepare(std::uint32_t table_blocks) {
             if (pass && shape.table >= table_blocks) return {};
             constexpr std::uint64_t most = std::uint64_t{1} << 28;
-            if ((std::max)({options.rows, options.logits, options.best}) > most ||
-                std::uint64_t{options.sequences} * table_blocks > most ||
-                std::uint64_t{options.logits} * options.best > most) {
+            if ((std::max)(options.rows, options.logits) > most) {
+                return Error{
+                    ErrorCode::out_of_memory,
+                    detail::text("a context for ", options.rows, " tokens and ", options.logits, " rows of logits"),
+                    "pass", "lower the ContextOptions"};
+            }
+            if (std::uint64_t{options.sequences} * table_blocks > most) {
                 return Error{ErrorCode::out_of_memory,
-                             detail::text("a context for ", options.rows, " tokens, ", options.sequences,
-                                          " sequences and ", options.logits, " rows of logits"),
-                             "pass", "lower the ContextOptions"};
+                             detail::text(options.sequences, " tables of ", table_blocks, " blocks"), "pass",
+                             "lower ContextOptions::sequences, or use larger blocks in the cache"};
             }
             const ModelSpec& spec = model.spec();
             const PassShape fresh = shape_for(options, table_blocks);
             buffer_bytes = Workspace<B>::floats(spec, fresh) * sizeof(float);
             pass.reset();
-            mover.reset();
+            work.reset();
+            buffer = typename B::Buffer();  // before the new one is taken: a limit may hold just one
+            ++generation;
             DECANT_TRY(buffer, model.backend().allocate(buffer_bytes));
             work.emplace(model.backend(), buffer, spec, fresh);
             std::unique_ptr<typename B::Pass> made = new_pass();
             DECANT_CHECK(made->reserve(fresh, widest_input(spec)));
-            made->record([&](typename B::Pass& recorder) { model.record(recorder, *work, fresh.best); });
+            made->record(PassVariant::forward,
+                         [&](typename B::Pass& recorder) { model.record(recorder, *work, fresh.best); });
             shape = fresh;
             tokens.resize(shape.rows);
             positions.resize(shape.rows);
@@ -403,6 +488,8 @@ class Context {
             cache_slots.resize(shape.rows);
             wanted.resize(shape.wanted);
             tables.assign(std::size_t{shape.sequences} * shape.table, -1);
+            marks.reserve(shape.sequences);
+            begun.reserve(shape.sequences);
             if (shape.best > 0) {
                 ends.resize(shape.wanted);
                 masks.resize(shape.wanted);
@@ -415,18 +502,13 @@ class Context {
 
         /// A pass need not be movable.
         std::unique_ptr<typename B::Pass> new_pass() const {
-            return std::unique_ptr<typename B::Pass>(new
-                                                     typename B::Pass(model.backend().pass(executor.concurrency())));
+            return std::unique_ptr<typename B::Pass>(
+                new typename B::Pass(model.backend().pass(pass_participants(executor.concurrency()))));
         }
 
-        Result<void> prepare_mover() {
-            if (mover) return {};
-            std::unique_ptr<typename B::Pass> made = new_pass();
-            DECANT_CHECK(made->reserve(shape, widest_input(model.spec())));
-            made->record([&](typename B::Pass& recorder) { model.record_move(recorder, *work); });
+        void prepare_move() {
+            pass->record(PassVariant::move, [&](typename B::Pass& recorder) { model.record_move(recorder, *work); });
             sources.resize(shape.rows);
-            mover = std::move(made);
-            return {};
         }
 
         void fill(std::span<const Part> parts, bool picks) {
@@ -466,6 +548,9 @@ class Context {
         void fill_pick(std::span<const Part> parts) {
             adjustments.clear();
             allowed.clear();
+            std::size_t many = 0;
+            for (const Part& part : parts) many += part.adjustments.size() * part.tokens.size();
+            if (many > adjustments.capacity()) adjustments.reserve(std::bit_ceil(many));
             std::size_t row = 0;
             std::int32_t mask = 0;
             for (const Part& part : parts) {
@@ -491,7 +576,8 @@ class Context {
             for (auto* values : {&tokens, &sequences}) pad(*values, 0);
             for (auto* values : {&positions, &cache_slots, &sources}) pad(*values, used);
             pad(wanted, 0);
-            inputs = {used, 0, tokens, positions, sequences, cache_slots, sources, tables, wanted, false, {}};
+            inputs = {used,    0,      tokens, positions, sequences, cache_slots,
+                      sources, tables, wanted, false,     {},        PassVariant::move};
         }
 
         static void pad(std::vector<std::int32_t>& values, std::uint32_t used) {
@@ -507,7 +593,8 @@ class Context {
         std::size_t buffer_bytes = 0;
         std::optional<Workspace<B>> work;
         std::unique_ptr<typename B::Pass> pass;
-        std::unique_ptr<typename B::Pass> mover;  // of `erase`
+        std::vector<Begun> begun;  // empty unless a pass was begun and nothing else since
+        bool finished = false;     // its steps
         std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, wanted;
         std::vector<LogitAdjustment> adjustments;
         std::vector<std::uint32_t> ends, allowed;

@@ -40,9 +40,18 @@ class Model {
         return Model(*std::move(state));
     }
 
-    [[nodiscard]] const ModelSpec& spec() const noexcept { return state_->spec; }
-    [[nodiscard]] const B& backend() const noexcept { return state_->backend; }
-    [[nodiscard]] const Weights& weights() const noexcept { return state_->file; }
+    [[nodiscard]] const ModelSpec& spec() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
+        return state_->spec;
+    }
+    [[nodiscard]] const B& backend() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
+        return state_->backend;
+    }
+    [[nodiscard]] const Weights& weights() const noexcept {
+        DECANT_ASSERT(state_ != nullptr);
+        return state_->file;
+    }
 
     /// Enqueue the forward pass, and the move of cached rows; used by `Context`.
     void record(typename B::Pass& pass, const Workspace<B>& work, std::uint32_t best) const {

@@ -7,6 +7,7 @@
 #include <decant/backend/concept.hpp>
 #include <decant/cache/kv_cache.hpp>
 #include <decant/core/config.hpp>
+#include <decant/core/math_guard.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/weights.hpp>
@@ -39,6 +40,7 @@ struct MemoryPlan {
     [[nodiscard]] static Result<MemoryPlan> of(const Weights& weights, const ContextOptions& context,
                                                const CacheOptions& cache, std::size_t threads = 1,
                                                const B& backend = {}) {
+        const detail::MathGuard guard;
         DECANT_TRY(ModelSpec spec, read_spec(weights));
         DECANT_TRY(spec.vocabulary, vocabulary_of(weights));
         const CacheShape shape{spec.cache_layers(), cache.block_tokens, cache.dtype};
@@ -48,8 +50,8 @@ struct MemoryPlan {
         MemoryPlan plan;
         plan.weights = static_cast<std::size_t>(weights.bytes());
         plan.cache = blocks * shape.block_bytes();
-        plan.workspace =
-            Workspace<B>::floats(spec, pass) * sizeof(float) + backend.pass_bytes(pass, widest_input(spec), threads);
+        plan.workspace = Workspace<B>::floats(spec, pass) * sizeof(float) +
+                         backend.pass_bytes(pass, widest_input(spec), Context<B>::pass_participants(threads));
         const std::size_t table = blocks * sizeof(std::int32_t);
         plan.bookkeeping = 2 * table                                      // the pool's references and free list
                            + blocks * cache.block_tokens * sizeof(Token)  // the tokens of full sequences

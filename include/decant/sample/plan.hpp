@@ -5,6 +5,7 @@
 /// From the steps that the host composed to those that will run: checks, and leaves out what is off.
 
 #include <decant/core/config.hpp>
+#include <decant/core/float_bits.hpp>
 #include <decant/core/result.hpp>
 #include <decant/sample/steps.hpp>
 
@@ -29,12 +30,14 @@ struct StepTraits {
     bool off = false;
 };
 
-inline bool finite_from(float x, float least) noexcept { return std::isfinite(x) && x >= least; }
+inline bool finite_from(float x, float least) noexcept { return is_finite(x) && x >= least; }
+/// A number from `least` up to infinity.
+inline bool number_from(float x, float least) noexcept { return !is_nan(x) && x >= least; }
 
 inline StepTraits traits(const Penalties& step) noexcept {
     StepTraits out{"Penalties", {}, step.last_n == 0};
-    if (!(std::isfinite(step.repetition) && step.repetition > 0.0f)) out.complaint = "repetition must be above 0";
-    if (!std::isfinite(step.frequency) || !std::isfinite(step.presence))
+    if (!(is_finite(step.repetition) && step.repetition > 0.0f)) out.complaint = "repetition must be above 0";
+    if (!is_finite(step.frequency) || !is_finite(step.presence))
         out.complaint = "frequency and presence must be finite";
     if (step.last_n < -1) out.complaint = "last_n must be at least -1 (all)";
     if (step.repetition == 1.0f && step.frequency == 0.0f && step.presence == 0.0f) out.off = true;
@@ -44,7 +47,7 @@ inline StepTraits traits(const LogitBias& step) noexcept {
     StepTraits out{"LogitBias", {}, step.biases.empty()};
     for (const auto& [token, bias] : step.biases) {
         if (id(token) < 0) out.complaint = "tokens must not be negative";
-        if (!(bias <= (std::numeric_limits<float>::max)())) out.complaint = "a bias must be finite or -inf";
+        if (is_nan_or_infinity(bias)) out.complaint = "a bias must be finite or -inf";
     }
     return out;
 }
@@ -58,21 +61,22 @@ inline StepTraits traits(const Dry& step) noexcept {
 }
 inline StepTraits traits(const TopK& step) noexcept { return {"TopK", {}, step.k <= 0}; }
 inline StepTraits traits(const TopP& step) noexcept {
-    return {"TopP", step.p >= 0.0f ? "" : "p must be 0 or above", step.p >= 1.0f};
+    return {"TopP", number_from(step.p, 0.0f) ? "" : "p must be 0 or above", step.p >= 1.0f};
 }
 inline StepTraits traits(const MinP& step) noexcept {
-    return {"MinP", step.p >= 0.0f ? "" : "p must be 0 or above", step.p == 0.0f};
+    return {"MinP", number_from(step.p, 0.0f) ? "" : "p must be 0 or above", step.p == 0.0f};
 }
 inline StepTraits traits(const Typical& step) noexcept {
-    return {"Typical", step.p >= 0.0f ? "" : "p must be 0 or above", step.p >= 1.0f};
+    return {"Typical", number_from(step.p, 0.0f) ? "" : "p must be 0 or above", step.p >= 1.0f};
 }
 inline StepTraits traits(const TopNSigma& step) noexcept {
-    return {"TopNSigma", std::isfinite(step.n) ? "" : "n must be finite", step.n <= 0.0f};
+    return {"TopNSigma", is_finite(step.n) ? "" : "n must be finite", step.n <= 0.0f};
 }
 inline StepTraits traits(const Xtc& step) noexcept {
     StepTraits out{"Xtc", {}, step.probability == 0.0f || step.threshold > 0.5f};
-    if (!(step.probability >= 0.0f && step.probability <= 1.0f)) out.complaint = "probability must lie in [0, 1]";
-    if (!(step.threshold >= 0.0f)) out.complaint = "threshold must be 0 or above";
+    if (!finite_from(step.probability, 0.0f) || step.probability > 1.0f)
+        out.complaint = "probability must lie in [0, 1]";
+    if (!number_from(step.threshold, 0.0f)) out.complaint = "threshold must be 0 or above";
     return out;
 }
 inline StepTraits traits(const Temperature& step) noexcept {
@@ -173,15 +177,22 @@ inline Error step_error(std::string_view what, std::string_view where, std::stri
     return Error{ErrorCode::invalid_argument, std::string(what), text("Sampler, ", where), std::string(hint)};
 }
 
-/// Checks the numbers of all steps and the place of `Mirostat`.
+/// Checks the numbers of all steps, the place of `Mirostat`, and that nothing is adjusted after all but one token are
+/// gone.
 inline Result<void> check(const std::vector<SamplerStep>& steps) {
     const SamplerStep* mirostat = nullptr;
+    bool greedy = false;
     for (std::size_t i = 0; i < steps.size(); ++i) {
         const StepTraits step = traits(steps[i]);
         const auto where = [&] { return text("step ", i, " (", step.name, ")"); };
         if (!step.complaint.empty()) return step_error(text(step.name, " cannot be used"), where(), step.complaint);
         if (mirostat != nullptr && !step.off)
             return step_error("a step follows Mirostat", where(), "Mirostat must be last");
+        if (greedy && !step.off && is_adjusting(steps[i])) {
+            return step_error("a step adjusts logits after a temperature of 0 has left one token", where(),
+                              "put penalties and biases first");
+        }
+        greedy = greedy || is_greedy(steps[i]);
         if (is_any<Mirostat>(steps[i])) mirostat = &steps[i];
     }
     if (mirostat == nullptr) return {};

@@ -66,6 +66,7 @@ class Sampler {
     /// biases count, random numbers do not. Errors: `invalid_argument` for a number that a step cannot use, and for
     /// `Mirostat` before another step or beside a filter.
     [[nodiscard]] static Result<Sampler> chain(std::vector<SamplerStep> steps, std::uint64_t seed = 0) {
+        const detail::MathGuard guard;
         DECANT_CHECK(detail::check(steps));
         return Sampler(detail::plan(std::move(steps)), seed);
     }
@@ -93,7 +94,8 @@ class Sampler {
     /// `invalid_argument` for a NaN or +inf, naming the first; for a row that is empty or, adjustments applied, -inf
     /// alone; for a bias of a token outside the row.
     [[nodiscard]] Result<std::span<const Candidate>> distribution(std::span<const float> logits,
-                                                                  std::span<const Token> history) {
+                                                                  std::span<const Token> history) & {
+        const detail::MathGuard guard;
         DECANT_CHECK(narrow(logits, history));
         set_.list();
         return std::span<const Candidate>(set_.kept);
@@ -126,7 +128,8 @@ class Sampler {
     void reseed(std::uint64_t seed) noexcept { seed_ = seed; }
 
     /// The steps that run: those of the chain, without the ones that change nothing.
-    [[nodiscard]] std::span<const SamplerStep> steps() const noexcept { return plan_.steps; }
+    [[nodiscard]] std::span<const SamplerStep> steps() const& noexcept { return plan_.steps; }
+    std::span<const SamplerStep> steps() const&& = delete;
 
     /// How many of the best candidates `pick(BestTokens)` needs: 1 if greedy, k if `TopK` comes first after the
     /// adjusting steps; 0 if the chain needs all logits.
@@ -135,6 +138,8 @@ class Sampler {
     /// The adjusting steps before any other, as one adjustment per token, sorted by token. They are all that must be
     /// applied before the best are chosen if `best()` is not 0.
     void adjustments(std::span<const Token> history, std::vector<LogitAdjustment>& out) {
+        const detail::MathGuard guard;
+        DECANT_ASSERT(plan_.prefix <= plan_.steps.size());  // not after a move
         const auto steps = std::span<const SamplerStep>(plan_.steps).first(plan_.prefix);
         out.reserve(detail::reserve_adjustments(plan_.steps, history.size(), scratch_));
         out.clear();
@@ -211,6 +216,7 @@ class Sampler {
 
     /// The steps after the prefix.
     Result<void> run(std::span<const Token> history) {
+        DECANT_ASSERT(plan_.prefix <= plan_.steps.size());  // not after a move
         for (const SamplerStep& step : std::span<const SamplerStep>(plan_.steps).subspan(plan_.prefix)) {
             if (detail::is_adjusting(step)) {
                 detail::adjust_step(step, history, scratch_);

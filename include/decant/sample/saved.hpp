@@ -11,6 +11,7 @@
 #include <decant/sample/sampler.hpp>
 #include <decant/sample/steps.hpp>
 
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -136,18 +137,26 @@ inline void put_sampler(std::vector<std::byte>& out, const Sampler& sampler) {
     for (const SamplerStep& step : sampler.steps()) put_step(out, step);
 }
 
-/// Errors: `bad_format`, and those of `Sampler::chain`.
+/// Errors: `bad_format`, with what `Sampler::chain` says of steps that cannot be.
 [[nodiscard]] inline Result<Sampler> read_sampler(ByteReader& in) {
     DECANT_TRY(const auto seed, in.number<std::uint64_t>("the seed"));
     DECANT_TRY(const auto mu, in.number<double>("the state of Mirostat"));
     DECANT_TRY(const std::uint64_t count, in.count(1, "the number of a sampler's steps"));
+    if (!std::isfinite(mu)) {
+        return Error{ErrorCode::bad_format, text("a state of Mirostat of ", mu), "saved sampler", "it is damaged"};
+    }
     std::vector<SamplerStep> steps;
     for (std::uint64_t i = 0; i < count; ++i) {
         DECANT_TRY(SamplerStep step, read_step(in, std::make_index_sequence<std::variant_size_v<SamplerStep>>()));
         steps.push_back(std::move(step));
     }
-    DECANT_TRY(Sampler sampler, Sampler::chain(std::move(steps), seed));
-    sampler.restore({mu});
+    auto sampler = Sampler::chain(std::move(steps), seed);
+    if (!sampler) {
+        Error error = std::move(sampler).error();
+        error.code = ErrorCode::bad_format;
+        return error;
+    }
+    sampler->restore({mu});
     return sampler;
 }
 

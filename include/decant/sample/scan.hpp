@@ -6,6 +6,7 @@
 
 #include <decant/core/adjustment.hpp>
 #include <decant/core/config.hpp>
+#include <decant/core/float_bits.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/sample/softmax.hpp>
@@ -24,6 +25,8 @@ namespace detail {
 [[nodiscard]] inline bool any_above(const float* x, float limit) noexcept {
     std::uint32_t any = 0;
     for (std::size_t i = 0; i < row_block; ++i) any |= x[i] <= limit ? 0u : 1u;
+    if constexpr (finite_math)
+        for (std::size_t i = 0; i < row_block; ++i) any |= is_nan_or_infinity(x[i]) ? 1u : 0u;
     return any != 0;
 }
 
@@ -35,13 +38,13 @@ void scan_above(std::span<const float> row, const float& limit, Found&& found) {
         const std::size_t end = (std::min)(start + row_block, row.size());
         if (end - start == row_block && !any_above(&row[start], limit)) continue;
         for (std::size_t i = start; i < end; ++i)
-            if (!(row[i] <= limit) && !found(i, row[i])) return;
+            if ((!(row[i] <= limit) || (finite_math && is_nan_or_infinity(row[i]))) && !found(i, row[i])) return;
     }
 }
 
 inline Error no_candidate(std::size_t count) {
     return Error{ErrorCode::invalid_argument, text("no token can be picked from ", count, " logits"), "Sampler",
-                 "at least one logit must be above -inf, penalties and biases applied"};
+                 "at least one logit must be above -inf, masks, penalties and biases applied"};
 }
 inline Error bad_logit(std::int64_t token) {
     return Error{ErrorCode::invalid_argument, text("the logit of token ", token, " is NaN or +inf"), "Sampler",
@@ -71,7 +74,7 @@ inline Error bad_logit(std::int64_t token) {
     std::size_t bad = row.size();
     auto adjusted = adjustments.begin();
     scan_above(row, limit, [&](std::size_t token, float logit) {
-        if (!(logit <= (std::numeric_limits<float>::max)())) {
+        if (is_nan_or_infinity(logit)) {
             bad = token;
             return false;
         }

@@ -5,6 +5,7 @@
 /// Exponentials over a whole row of logits, in blocks of fixed size and in one fixed order of summation.
 
 #include <decant/core/config.hpp>
+#include <decant/core/math_guard.hpp>
 
 #include <algorithm>
 #include <array>
@@ -72,6 +73,7 @@ inline void weigh_block(const float* x, float highest, float inverse, RowBlock& 
 /// log(sum(exp(logits))): what to subtract from a logit to get the token's log-probability. -inf for an empty row or
 /// one of -inf alone. `logits` must hold neither NaN nor +inf.
 [[nodiscard]] inline float log_sum_exp(std::span<const float> logits) noexcept {
+    const detail::MathGuard guard;
     using detail::row_block;
     float highest = -std::numeric_limits<float>::infinity();
     for (const float logit : logits) highest = logit > highest ? logit : highest;

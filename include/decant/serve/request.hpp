@@ -34,14 +34,16 @@ namespace decant::inline DECANT_ABI {
 /// What a step of a request brought.
 struct Step {
     Token token{};
-    std::string_view text;  ///< whole characters that the token completes, often none; valid until the next step
+    std::string_view text;  ///< whole characters that the token completes, often none; valid until the next step, while
+                            ///< the request stays where it is
     bool ends = false;      ///< the model has ended its turn with this token
 };
 
 /// Tokens, cached keys and values, sampler (with its penalties and its place in the random stream) and text stream of
 /// one generation. The position in the random stream is the number of tokens, so that a request which is forked, rolled
-/// back, saved or computed again goes on with the same tokens, bit for bit. Penalties look at all tokens, the prompt
-/// included.
+/// back, saved or computed again goes on with the same tokens, bit for bit. (Computed again in a cache of the same
+/// dtype; and not after `Context::erase`, whose values remember what was erased.) Penalties look at all tokens, the
+/// prompt included.
 ///
 /// Move-only; belongs to one thread at a time, together with the sequences of its cache. A call that fails leaves it as
 /// it was.
@@ -56,7 +58,8 @@ class Request {
         tokens_.assign(known.begin(), known.end());
     }
 
-    /// Adds tokens of the host's: a prompt, the next turn of a conversation. They are computed by the next step.
+    /// Adds tokens of the host's: a prompt, the next turn of a conversation. They are computed by the next step. Where
+    /// an answer was cut short, call `finish` first: its last character may be half.
     void push(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
 
     /// All tokens, and how many of them are in the cache.
@@ -66,11 +69,15 @@ class Request {
     [[nodiscard]] std::span<const Token> waiting() const& noexcept {
         return std::span<const Token>(tokens_).subspan(sequence_.size());
     }
+    std::span<const Token> waiting() const&& = delete;
 
-    [[nodiscard]] const Sequence<B>& sequence() const noexcept { return sequence_; }
-    [[nodiscard]] Sampler& sampler() noexcept { return sampler_; }
-    [[nodiscard]] const Sampler& sampler() const noexcept { return sampler_; }
-    [[nodiscard]] const TextStream& text() const noexcept { return text_; }
+    [[nodiscard]] const Sequence<B>& sequence() const& noexcept { return sequence_; }
+    const Sequence<B>& sequence() const&& = delete;
+    [[nodiscard]] Sampler& sampler() & noexcept { return sampler_; }
+    [[nodiscard]] const Sampler& sampler() const& noexcept { return sampler_; }
+    const Sampler& sampler() const&& = delete;
+    [[nodiscard]] const TextStream& text() const& noexcept { return text_; }
+    const TextStream& text() const&& = delete;
 
     /// Computes the waiting tokens and picks the next one, which then waits. If both the sampler and the context work
     /// with the best few logits (`Sampler::best`, `ContextOptions::best`), only those leave the backend. Errors: those
@@ -89,6 +96,11 @@ class Request {
     [[nodiscard]] PassPart<B> part() noexcept { return {&sequence_, waiting(), Want::last}; }
     [[nodiscard]] Result<Step> take(std::span<const float> logits) {
         DECANT_ASSERT(sequence_.size() == tokens_.size());
+        if (logits.size() < text_.tokenizer().size()) {
+            return Error{ErrorCode::invalid_argument,
+                         detail::text(logits.size(), " logits for ", text_.tokenizer().size(), " tokens"),
+                         "Request::take", "give this request's row of the pass"};
+        }
         auto token = sampler_.pick(logits, tokens_);
         if (!token) {
             sequence_.truncate(tokens_.size() - 1);
@@ -199,7 +211,7 @@ class Request {
     Step add(Token token) {
         tokens_.push_back(token);
         const bool ends = text_.tokenizer().ends(token);
-        return {token, ends ? text_.finish() : text_.push(token), ends};
+        return {token, ends ? text_.push_last(token) : text_.push(token), ends};
     }
 
     /// FNV-1a with 64 bits (Fowler, Noll and Vo): against damage, not against forgery.
@@ -218,6 +230,11 @@ class Request {
         if (!std::equal(start.begin(), start.end(), magic.begin(),
                         [](std::byte a, char b) { return a == static_cast<std::byte>(b); }))
             return damaged("these bytes are not a saved request");
+        constexpr std::size_t tail = sizeof(std::uint64_t);
+        if (in.remaining() < sizeof version + tail) return damaged("it is cut off");
+        if (detail::load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
+            checksum(bytes.first(bytes.size() - tail)))
+            return damaged("its checksum is wrong");
         DECANT_TRY(const auto saved_version, in.number<std::uint32_t>("the version"));
         if (saved_version != version) {
             return Error{ErrorCode::unsupported,
@@ -225,11 +242,6 @@ class Request {
                          {},
                          detail::text("this library reads version ", version)};
         }
-        constexpr std::size_t tail = sizeof(std::uint64_t);
-        if (in.remaining() < tail) return damaged("it is cut off");
-        if (detail::load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
-            checksum(bytes.first(bytes.size() - tail)))
-            return damaged("its checksum is wrong");
 
         DECANT_TRY(const auto vocabulary, in.number<std::uint64_t>("the vocabulary"));
         if (vocabulary != tokenizer.size()) {
@@ -242,8 +254,7 @@ class Request {
         std::vector<Token> tokens(static_cast<std::size_t>(count));
         for (Token& token : tokens) {
             DECANT_TRY(const auto value, in.number<std::int32_t>("a token"));
-            if (value < 0 || static_cast<std::uint64_t>(value) >= vocabulary)
-                return damaged(detail::text("token ", value, " is outside the vocabulary"));
+            if (value < 0) return damaged(detail::text("token ", value));
             token = Token{value};
         }
         DECANT_TRY(Sampler sampler, detail::read_sampler(in));

@@ -27,6 +27,12 @@ class TextStream {
         if (options_.control || !tokenizer_.control(token)) characters_.push(tokenizer_.piece(token), text_);
         return text_;
     }
+    /// `push` and `finish` for the last token.
+    [[nodiscard]] std::string_view push_last(Token token) & {
+        static_cast<void>(push(token));
+        characters_.finish(text_);
+        return text_;
+    }
     /// The end of generation: a held tail becomes U+FFFD. Valid as for `push`; the stream is then as new.
     [[nodiscard]] std::string_view finish() & {
         text_.clear();

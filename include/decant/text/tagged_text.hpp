@@ -28,8 +28,10 @@ class TaggedText {
     void append_content(std::string_view bytes) { append(bytes, false); }
 
     /// The plain text.
-    [[nodiscard]] const std::string& text() const noexcept { return text_; }
-    [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
+    [[nodiscard]] const std::string& text() const& noexcept { return text_; }
+    const std::string& text() const&& = delete;
+    [[nodiscard]] const std::vector<Part>& parts() const& noexcept { return parts_; }
+    const std::vector<Part>& parts() const&& = delete;
 
  private:
     void append(std::string_view bytes, bool from_template) {

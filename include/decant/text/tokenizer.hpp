@@ -78,11 +78,11 @@ class Tokenizer {
 
     /// The token's bytes, which need not be whole characters; for a control token its spelling. Empty for a token
     /// outside the vocabulary. Valid while this tokenizer or a copy lives.
-    [[nodiscard]] std::string_view piece(Token token) const noexcept { return data_->vocabulary.piece(token); }
+    [[nodiscard]] std::string_view piece(Token token) const noexcept { return data().vocabulary.piece(token); }
     void append_bytes(Token token, std::string& out) const { out += piece(token); }
     /// Whether the token steers the model and is not text.
     [[nodiscard]] bool control(Token token) const noexcept {
-        return data_->vocabulary.kind(token) == TokenKind::control;
+        return data().vocabulary.kind(token) == TokenKind::control;
     }
 
     /// The text of `tokens`, always valid UTF-8: what cannot be a character is U+FFFD, as in `TextStream`.
@@ -98,15 +98,15 @@ class Tokenizer {
     /// Whether generation ends with this token: end of sequence, of turn or of message, by the metadata's ids or, among
     /// control tokens, by a well-known name.
     [[nodiscard]] bool ends(Token token) const noexcept {
-        return std::find(data_->ends.begin(), data_->ends.end(), token) != data_->ends.end();
+        return std::find(data().ends.begin(), data().ends.end(), token) != data().ends.end();
     }
-    [[nodiscard]] std::optional<Token> bos() const noexcept { return data_->bos; }
-    [[nodiscard]] std::optional<Token> eos() const noexcept { return data_->eos; }
+    [[nodiscard]] std::optional<Token> bos() const noexcept { return data().bos; }
+    [[nodiscard]] std::optional<Token> eos() const noexcept { return data().eos; }
     /// Whether the metadata asks for a beginning-of-sequence token.
-    [[nodiscard]] bool adds_bos() const noexcept { return data_->add_bos; }
+    [[nodiscard]] bool adds_bos() const noexcept { return data().add_bos; }
     /// The token whose `piece` is exactly this.
-    [[nodiscard]] std::optional<Token> find(std::string_view piece) const { return data_->vocabulary.find(piece); }
-    [[nodiscard]] std::size_t size() const noexcept { return data_->vocabulary.size(); }
+    [[nodiscard]] std::optional<Token> find(std::string_view piece) const { return data().vocabulary.find(piece); }
+    [[nodiscard]] std::size_t size() const noexcept { return data().vocabulary.size(); }
 
  private:
     struct Data {
@@ -131,25 +131,30 @@ class Tokenizer {
                       std::vector<Token>& out) const;
     void encode_ordinary(std::string_view text, ByteBpe::Scratch& scratch, std::vector<Token>& out) const;
 
+    [[nodiscard]] const Data& data() const noexcept {
+        DECANT_ASSERT(data_ != nullptr);  // not after a move
+        return *data_;
+    }
+
     std::shared_ptr<const Data> data_;
 };
 
 inline void Tokenizer::encode_parts(std::string_view text, std::span<const TaggedText::Part> parts, bool bos,
                                     std::vector<Token>& out) const {
-    const bool add_bos = bos && data_->add_bos && data_->bos;
-    if (add_bos) out.push_back(*data_->bos);
+    const bool add_bos = bos && data().add_bos && data().bos;
+    if (add_bos) out.push_back(*data().bos);
     ByteBpe::Scratch scratch;
     std::size_t ordinary = 0;  // text[ordinary, at) holds no special token and is not yet encoded
     std::size_t at = 0;
     for (const TaggedText::Part& part : parts) {
         while (at < part.end) {
-            const auto* special = data_->specials.match(text.substr(at), part.from_template ? part.end - at : 0);
+            const auto* special = data().specials.match(text.substr(at), part.from_template ? part.end - at : 0);
             if (special == nullptr) {
                 ++at;
                 continue;
             }
             encode_ordinary(text.substr(ordinary, at - ordinary), scratch, out);
-            if (!(add_bos && at == 0 && special->token == *data_->bos)) out.push_back(special->token);
+            if (!(add_bos && at == 0 && special->token == *data().bos)) out.push_back(special->token);
             at += special->piece.size();
             ordinary = at;
         }
@@ -159,15 +164,15 @@ inline void Tokenizer::encode_parts(std::string_view text, std::span<const Tagge
 
 inline void Tokenizer::encode_ordinary(std::string_view text, ByteBpe::Scratch& scratch,
                                        std::vector<Token>& out) const {
-    WordScanner words(data_->pattern, text);
+    WordScanner words(data().pattern, text);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
-        if (data_->pattern.whole_words) {
-            if (const auto token = data_->vocabulary.find_text(word)) {
+        if (data().pattern.whole_words) {
+            if (const auto token = data().vocabulary.find_text(word)) {
                 out.push_back(*token);
                 continue;
             }
         }
-        data_->bpe.encode(word, scratch, out);
+        data().bpe.encode(word, scratch, out);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
+#include <decant/core/float_bits.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/quant/formats.hpp>
 
@@ -286,7 +287,7 @@ struct Pick {
             const std::size_t n = (std::min)(piece, x.columns - first);
             std::copy_n(x.row(i) + first, n, values);
             for (std::size_t j = 0; bad < 0 && j < n; ++j)
-                if (!(values[j] < std::numeric_limits<float>::infinity())) bad = static_cast<std::int32_t>(first + j);
+                if (detail::is_nan_or_infinity(values[j])) bad = static_cast<std::int32_t>(first + j);
             for (; !adjustments.empty(); adjustments = adjustments.subspan(1)) {
                 const auto token = static_cast<std::size_t>(id(adjustments[0].token));
                 if (token >= first + n) break;

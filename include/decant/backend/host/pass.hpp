@@ -14,6 +14,7 @@
 #include <decant/core/stop.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,46 +64,48 @@ class Pass {
         DECANT_TRY(prepared_, memory_.allocate(kernels_.prepared_bytes(shape, columns)));
         kernels_.use_prepared(prepared_.data(), shape, columns);
         frame_.shape = shape;
-        steps_.clear();
+        for (std::vector<Step>& steps : recordings_) steps.clear();
         return {};
     }
 
-    /// Records the operations that `body(*this)` enqueues, unless that was done since `reserve`.
+    /// Records the operations that `body(*this)` enqueues as a variant, unless that was done since `reserve`.
+    template <class Body>
+    void record(PassVariant variant, Body&& body) {
+        current_ = static_cast<std::size_t>(variant);
+        if (recordings_[current_].empty()) body(*this);
+    }
     template <class Body>
     void record(Body&& body) {
-        if (steps_.empty()) body(*this);
+        record(PassVariant::forward, std::forward<Body>(body));
     }
 
-    void embed(const Weight& table, View x) { steps_.push_back(Embed{&table, x}); }
-    void norm(View x, const Weight& weight, const NormSpec& spec, View y) {
-        steps_.push_back(Norm{x, &weight, spec, y});
-    }
+    void embed(const Weight& table, View x) { add(Embed{&table, x}); }
+    void norm(View x, const Weight& weight, const NormSpec& spec, View y) { add(Norm{x, &weight, spec, y}); }
     void linear(View x, std::initializer_list<LinearTarget> targets) {
         DECANT_ASSERT(targets.size() <= Linear::max_targets);
         Linear step{x, {}, static_cast<std::uint32_t>(targets.size())};
         std::copy(targets.begin(), targets.end(), step.targets.begin());
         bool prepare = false;
         for (const LinearTarget& target : targets) prepare = prepare || kernels_.prepares(*target.weight);
-        if (prepare) steps_.push_back(Prepare{x});
-        steps_.push_back(step);
+        if (prepare) add(Prepare{x});
+        add(step);
     }
     void angles(const Weight& frequencies, const RopeSpec& spec, View y) {
-        steps_.push_back(Angles{&frequencies, spec.magnitude, y});
+        add(Angles{&frequencies, spec.magnitude, y});
     }
-    void rope(View x, View angles, const RopeSpec& spec) { steps_.push_back(Rope{x, angles, spec}); }
-    void store(View k, View v, std::uint32_t layer) { steps_.push_back(Store{k, v, layer}); }
-    void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y) {
-        steps_.push_back(Attend{q, layer, spec, y});
-    }
-    void gate(View gate, View up, Activation activation, View y) { steps_.push_back(Gate{gate, up, activation, y}); }
-    void gather(View x, View y) { steps_.push_back(Gather{x, y}); }
-    void pick(View x, std::uint32_t k, View y) { steps_.push_back(Pick{x, k, y}); }
-    void move(std::uint32_t layer, View angles, const RopeSpec& spec) { steps_.push_back(Move{layer, angles, spec}); }
+    void rope(View x, View angles, const RopeSpec& spec) { add(Rope{x, angles, spec}); }
+    void store(View k, View v, std::uint32_t layer) { add(Store{k, v, layer}); }
+    void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y) { add(Attend{q, layer, spec, y}); }
+    void gate(View gate, View up, Activation activation, View y) { add(Gate{gate, up, activation, y}); }
+    void gather(View x, View y) { add(Gather{x, y}); }
+    void pick(View x, std::uint32_t k, View y) { add(Pick{x, k, y}); }
+    void move(std::uint32_t layer, View angles, const RopeSpec& spec) { add(Move{layer, angles, spec}); }
 
     /// Takes the inputs of the next run (the spans must stay valid until it has finished) and starts it over.
     void upload(const PassInputs& inputs, std::byte* cache, const CacheShape& shape) {
         DECANT_ASSERT(inputs.rows <= frame_.shape.rows && inputs.wanted_rows <= inputs.rows);
         frame_.inputs = inputs;
+        current_ = static_cast<std::size_t>(inputs.variant);
         frame_.cache = {cache, &shape, shape.block_bytes()};
         step_ = 0;
         next_.store(0, std::memory_order_relaxed);
@@ -111,10 +114,11 @@ class Pass {
     /// Works through the steps from where the last call stopped.
     RunState run(const AnyExecutor& executor, RunLimits limits = {}) {
         limits_ = limits;
-        while (step_ < steps_.size()) {
+        const std::vector<Step>& steps = recordings_[current_];
+        while (step_ < steps.size()) {
             const std::uint64_t first = next_.load(std::memory_order_relaxed);
             const std::uint64_t tiles =
-                std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, steps_[step_]);
+                std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, steps[step_]);
             end_ = (std::min)(tiles, first + (std::min)(limits_.tiles, tiles));
             const std::size_t participants = static_cast<std::size_t>((std::min)(
                 {std::uint64_t{executor.concurrency()}, std::uint64_t{participants_}, end_ - (std::min)(first, end_)}));
@@ -133,13 +137,14 @@ class Pass {
             }
             ++step_;
             next_.store(0, std::memory_order_relaxed);
-            if (!limits.progress({step_, steps_.size()})) return RunState::stopped;
+            if (!limits.progress({step_, steps.size()})) return RunState::stopped;
         }
         return RunState::finished;
     }
 
     [[nodiscard]] const Kernels& kernels() const noexcept { return kernels_; }
-    [[nodiscard]] std::span<const Step> steps() const noexcept { return steps_; }
+    /// Of the variant that was recorded or uploaded last.
+    [[nodiscard]] std::span<const Step> steps() const noexcept { return recordings_[current_]; }
     [[nodiscard]] std::size_t workspace_bytes() const noexcept { return scratch_.size() + prepared_.size(); }
 
     /// What `workspace_bytes` will be for a pass of this shape.
@@ -152,6 +157,8 @@ class Pass {
     static std::size_t scratch_bytes(const Kernels& kernels, const PassShape& shape, std::uint32_t columns) {
         return (kernels.scratch_bytes(shape, columns) + 63) / 64 * 64;
     }
+    void add(Step step) { recordings_[current_].push_back(step); }
+
     void participate(std::size_t who) {
         const detail::MathGuard guard;
         std::byte* scratch = scratch_.data() + who * scratch_bytes_;
@@ -163,7 +170,7 @@ class Pass {
                     kernels_.run(op, frame_, static_cast<std::uint32_t>(tile), scratch);
                 }
             },
-            steps_[step_]);
+            recordings_[current_][step_]);
     }
 
     Kernels kernels_;
@@ -173,7 +180,8 @@ class Pass {
     HostMemory scratch_;
     HostMemory prepared_;
     Frame frame_;
-    std::vector<Step> steps_;
+    std::array<std::vector<Step>, pass_variants> recordings_;
+    std::size_t current_ = 0;
     std::size_t step_ = 0;
     std::atomic<std::uint64_t> next_{0};  // first tile of the current step that nobody has claimed
     std::uint64_t end_ = 0;
