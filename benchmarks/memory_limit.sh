@@ -8,6 +8,7 @@
 # as the command is the first to read them. The exit status is the command's, 137 if the system ended it for lack of
 # memory, 125 if no limit could be set. The control group that this makes is removed at the end.
 
+# shellcheck disable=SC2317  # called by a trap
 set -u
 
 fail() {
