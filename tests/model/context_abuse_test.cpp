@@ -180,6 +180,7 @@ TEST_CASE("the three steps of a pass are checked", "[model][abuse]") {
     const auto logits = taken(context.finish(parts));
     CHECK(same_bits(decant_test::row(logits), after(model, tokens)));
     CHECK(refused(parts));  // once
+    CHECK(refused({}));
     REQUIRE(context.begin(parts));
     REQUIRE(context.prefill(b, tokens));
     REQUIRE(context.erase(b, 1, 2));
@@ -221,6 +222,12 @@ TEST_CASE("an executor's concurrency is a hint", "[model][abuse]") {
     REQUIRE_FALSE(logits);
     CHECK(decant_test::contains(logits.error().message(), "executor"));
     CHECK(sequence.size() == 0);
+
+    // Rows that were to be moved and were not are given up.
+    Context diligent(model);
+    REQUIRE(diligent.prefill(sequence, tokens));
+    CHECK_FALSE(context.erase(sequence, 2, 3));
+    CHECK(sequence.size() == 2);
 }
 
 TEST_CASE("wishes beyond every bound are errors", "[model][abuse]") {

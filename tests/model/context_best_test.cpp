@@ -128,12 +128,12 @@ TEMPLATE_TEST_CASE("the best tokens are those of the whole row", "[model]", deca
                               decant_test::bind<TestType>(decant_test::tiny("llama3"))}) {
         const std::size_t vocabulary = model.spec().vocabulary;
         Context whole(model, {.rows = 64, .sequences = 4, .logits = 64});
-        for (const std::uint32_t k : {1u, 2u, 7u, 40u, 200u, 4000u}) {
+        for (const std::uint32_t k : {1u, 2u, 7u, 40u, 200u, 1000u}) {
             Context context(model, ThreadPool{1 + k % 3}, {.rows = 64, .sequences = 4, .logits = 64, .best = k});
             const KvCache cache(context, {.tokens = 2048});
             std::vector<Sequence<TestType>> sequences;
             for (int s = 0; s < 4; ++s) sequences.push_back(taken(cache.sequence()));
-            for (int pass = 0; pass < (k > 1000 ? 3 : 8); ++pass) {
+            for (int pass = 0; pass < (k == 1000 ? 3 : 8); ++pass) {
                 INFO(vocabulary << " tokens, the best " << k << ", pass " << pass);
                 std::vector<Tokens> tokens;
                 std::vector<std::vector<LogitAdjustment>> adjustments;

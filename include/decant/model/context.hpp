@@ -179,7 +179,7 @@ class Context {
             const std::size_t rows = (std::min)(size - row, std::size_t{state_->options.rows});
             state_->fill_move(sequence, row, rows, count);
             backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
-            static_cast<void>(state_->pass->run(state_->executor, {}));
+            if (state_->pass->run(state_->executor, {}) != RunState::finished) return tasks_left();
             row += rows;
         }
         DECANT_CHECK(backend().wait(backend().download(state_->work->stream, 0)));  // errors surface here
@@ -244,6 +244,10 @@ class Context {
     }
     static Error no_capacity() {
         return invalid("a context whose rows, sequences or logits are 0", "set the ContextOptions to at least 1");
+    }
+
+    static Error tasks_left() {
+        return invalid("the executor left tasks undone", "parallel_for must call every task before it returns");
     }
 
     /// Brings sequences back to what they were, unless dismissed: on an error's way out and on an exception's.
@@ -311,7 +315,7 @@ class Context {
         if (state_->pass->run(state_->executor, {.stop = options.stop, .progress = options.progress}) ==
             RunState::stopped) {
             if (options.stopped() || options.progress) return detail::cancelled("pass");
-            return invalid("the executor left tasks undone", "parallel_for must call every task before it returns");
+            return tasks_left();
         }
         auto results = finish();
         if (results) undo.dismiss();
@@ -374,8 +378,8 @@ class Context {
             finished = false;
         }
         [[nodiscard]] bool remembers(std::span<const Part> parts) const noexcept {
-            return std::equal(begun.begin(), begun.end(), parts.begin(), parts.end(),
-                              [](const Begun& a, const Part& b) { return a == begun_part(b); });
+            return !begun.empty() && std::equal(begun.begin(), begun.end(), parts.begin(), parts.end(),
+                                                [](const Begun& a, const Part& b) { return a == begun_part(b); });
         }
 
         Result<void> validate(std::span<const Part> parts) const {
