@@ -39,8 +39,8 @@ enum class Operation {
 template <Operation missing>
 struct PassWithout {
     using Op = Operation;
-    void embed(const Weight&, View) requires(missing != Op::embed) {}
-    void norm(View, const Weight&, const decant::NormSpec&, View) requires(missing != Op::norm) {}
+    void embed(const Weight&, View, float) requires(missing != Op::embed) {}
+    void norm(View, const Weight&, const decant::NormSpec&, View, bool) requires(missing != Op::norm) {}
     void linear(View, std::initializer_list<LinearTarget>) requires(missing != Op::linear) {}
     void angles(const Weight&, const decant::RopeSpec&, View) requires(missing != Op::angles) {}
     void rope(View, View, const decant::RopeSpec&) requires(missing != Op::rope) {}

@@ -76,13 +76,13 @@ class Counting {
             return state;
         }
 
-        void embed(const Weight& table, View x) {
+        void embed(const Weight& table, View x, float scale) {
             count("embed");
-            inner_.embed(table, x);
+            inner_.embed(table, x, scale);
         }
-        void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y) {
+        void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false) {
             count("norm");
-            inner_.norm(x, weight, spec, y);
+            inner_.norm(x, weight, spec, y, accumulate);
         }
         void linear(View x, std::initializer_list<LinearTarget> targets) {
             count("linear");

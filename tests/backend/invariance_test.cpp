@@ -117,7 +117,7 @@ class Runner {
                    v = rig_.view(kv_width), a = rig_.view(attention_width), g = rig_.view(hidden),
                    u = rig_.view(hidden), angles = rig_.view(rope.dim), last = rig_.view(width, RowSet::wanted);
         logits_ = rig_.view(vocabulary, RowSet::wanted);
-        pass.embed(w(network.table), x);
+        pass.embed(w(network.table), x, 1.0f);
         pass.angles(rig_.constant(frequencies), rope, angles);
         for (std::uint32_t l = 0; l < layers; ++l) {
             const Network::Layer& layer = network.layer[l];

@@ -76,7 +76,7 @@ class Pass {
         record(decant::PassVariant::forward, std::forward<Body>(body));
     }
 
-    void embed(const Weight& table, View x) { add<&EigenPass::embed>(table, x); }
+    void embed(const Weight& table, View x, float scale) { add<&EigenPass::embed>(table, x, scale); }
     void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y) {
         add<&EigenPass::norm>(x, weight, spec, y);
     }

@@ -43,7 +43,7 @@ std::size_t some_columns(Random& random) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens", "", DECANT_TEST_BACKENDS) {
+TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens, scaled", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(1);
     for (const DType dtype : decant_test::all_dtypes) {
@@ -56,56 +56,63 @@ TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens"
 
         Rig<TestType> rig(batch.shape, static_cast<std::uint32_t>(columns));
         const auto x = rig.view(columns);
-        rig.pass().record([&](auto& pass) { pass.embed(rig.weight(table), x); });
+        const float scale = random.pick({1.0f, 25.298221f, 0.125f});
+        rig.pass().record([&](auto& pass) { pass.embed(rig.weight(table), x, scale); });
         rig.run(batch);
         std::vector<float> expected;
         const std::vector<float> values = table.values();
         for (std::size_t row = 0; row < batch.rows; ++row) {
             const float* from = &values[static_cast<std::size_t>(batch.tokens[row]) * columns];
-            expected.insert(expected.end(), from, from + columns);
+            for (std::size_t i = 0; i < columns; ++i) expected.push_back(scale * from[i]);
         }
-        CAPTURE(decant::name(dtype), columns);
+        CAPTURE(decant::name(dtype), columns, scale);
         CHECK(decant_test::same_bits(rig.read(x), expected));
         CHECK(rig.padding_untouched(x, columns));
     }
 }
 
-TEMPLATE_TEST_CASE("operations: norm", "", DECANT_TEST_BACKENDS) {
+TEMPLATE_TEST_CASE("operations: norm of rows or of the heads in them, written or added", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(2);
     for (int round = 0; round < 80; ++round) {
-        const std::size_t columns = some_columns(random);
+        const std::size_t group = some_columns(random);
+        const std::size_t columns = group * random.pick<std::size_t>({1, 1, 2, 5});
         const RowsOnly in(random, random.between(1, 6));
         const float size = random.pick({1e-6f, 1.0f, 1000.0f});
         std::vector<float> x = random.floats(in.batch.rows * columns, size);
         if (round % 8 == 0) std::fill_n(x.begin(), columns, 0.0f);
         const DType dtype = random.pick({DType::f32, DType::f16, DType::bf16});
-        const Matrix weight = decant_test::random_matrix(random, dtype, 1, columns);
+        const Matrix weight = decant_test::random_matrix(random, dtype, 1, group);
         const std::vector<float> w = weight.values();
         const decant::NormSpec spec{random.pick({1e-5f, 1e-6f, 0.5f})};
-        const bool in_place = random.coin();
+        const bool accumulate = random.coin();
+        const bool in_place = !accumulate && random.coin();
+        const std::vector<float> before = random.floats(x.size(), 2.0f);
 
         Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
         typename TestType::View y{};
         rig.pass().record([&](auto& pass) {
             const auto fed = rig.feed(x, columns);
-            y = in_place ? fed : rig.view(columns);
-            pass.norm(fed, rig.weight(weight), spec, y);
+            y = accumulate ? rig.feed(before, columns) : in_place ? fed : rig.view(columns);
+            pass.norm(fed, rig.weight(weight), spec, y, accumulate);
         });
         rig.run(in.batch);
         const std::vector<float> got = rig.read(y);
         Worst worst;
         for (std::size_t row = 0; row < in.batch.rows; ++row) {
-            const float* from = &x[in.token(row) * columns];
-            double squares = 0.0;
-            for (std::size_t i = 0; i < columns; ++i) squares += double{from[i]} * from[i];
-            const double scale = 1.0 / std::sqrt(squares / static_cast<double>(columns) + double{spec.epsilon});
-            for (std::size_t i = 0; i < columns; ++i) {
-                const double expected = from[i] * scale * w[i];
-                worst.add(got[row * columns + i], expected, 3e-6 * std::abs(expected));
+            for (std::size_t head = 0; head < columns; head += group) {
+                const float* from = &x[in.token(row) * columns + head];
+                double squares = 0.0;
+                for (std::size_t i = 0; i < group; ++i) squares += double{from[i]} * from[i];
+                const double scale = 1.0 / std::sqrt(squares / static_cast<double>(group) + double{spec.epsilon});
+                for (std::size_t i = 0; i < group; ++i) {
+                    const double value = from[i] * scale * w[i];
+                    const double old = accumulate ? double{before[in.token(row) * columns + head + i]} : 0.0;
+                    worst.add(got[row * columns + head + i], old + value, 3e-6 * (std::abs(old) + std::abs(value)));
+                }
             }
         }
-        CAPTURE(columns, in_place, decant::name(dtype));
+        CAPTURE(columns, group, in_place, accumulate, decant::name(dtype));
         CHECK(worst.units() <= 1.0);
         CHECK(rig.padding_untouched(y, columns));
     }
@@ -200,6 +207,7 @@ TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
         gate[0] = 0.0f;
         const std::vector<float> up = random.floats(gate.size(), 3.0f);
         const bool in_place = random.coin();
+        const auto activation = random.pick({decant::Activation::silu, decant::Activation::gelu_tanh});
 
         Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
         typename TestType::View y{};
@@ -207,7 +215,7 @@ TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
             const auto g = rig.feed(gate, columns);
             const auto u = rig.feed(up, columns);
             y = in_place ? g : rig.view(columns);
-            pass.gate(g, u, decant::Activation::silu, y);
+            pass.gate(g, u, activation, y);
         });
         rig.run(in.batch);
         const std::vector<float> got = rig.read(y);
@@ -215,9 +223,14 @@ TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
         for (std::size_t row = 0; row < in.batch.rows; ++row) {
             for (std::size_t i = 0; i < columns; ++i) {
                 const double g = gate[in.token(row) * columns + i];
-                const double expected = g / (1.0 + std::exp(-g)) * up[in.token(row) * columns + i];
-                // exp overflows in F32 from 88 on, where the result is almost nothing.
-                worst.add(got[row * columns + i], expected, 1e-6 * std::abs(expected) + 1e-35);
+                const double gelu = 0.5 * g * (1.0 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)));
+                const double f = activation == decant::Activation::silu ? g / (1.0 + std::exp(-g)) : gelu;
+                const double expected = f * up[in.token(row) * columns + i];
+                // exp overflows in F32 from 88 on, where the result is almost nothing; 1 + tanh cancels below zero.
+                const double floor = activation == decant::Activation::silu
+                                         ? 1e-35
+                                         : 1e-6 * std::abs(g * up[in.token(row) * columns + i]);
+                worst.add(got[row * columns + i], expected, 1e-6 * std::abs(expected) + floor);
             }
         }
         CAPTURE(columns, size);

@@ -231,7 +231,7 @@ class Rig {
     /// Enqueues: row t of a new view is row tokens[t] of `values`.
     View feed(const std::vector<float>& values, std::size_t columns) {
         const View x = view(columns);
-        pass_.embed(weight(float_matrix(values, columns)), x);
+        pass_.embed(weight(float_matrix(values, columns)), x, 1.0f);
         return x;
     }
 

@@ -31,9 +31,9 @@ template <class P, class View, class Weight, class Target>
 concept Operations = requires(P& pass, View view, const Weight& weight, std::initializer_list<Target> targets,
                               const NormSpec& norm, const RopeSpec& rope, const AttentionSpec& attention,
                               Activation activation, std::uint32_t layer, std::uint32_t k) {
-    pass.embed(weight, view);
-    pass.norm(view, weight, norm, view);
-    pass.linear(view, targets);  // several weights share one prepared x
+    pass.embed(weight, view, 1.0f);
+    pass.norm(view, weight, norm, view, false);  // the last: add to y instead of writing it
+    pass.linear(view, targets);                  // several weights share one prepared x
     pass.angles(weight, rope, view);
     pass.rope(view, view, rope);
     pass.store(view, view, layer);

@@ -50,7 +50,8 @@ struct AttentionSpec {
 
 /// Gated activation y = f(g) * u.
 enum class Activation : std::uint8_t {
-    silu,  ///< f(x) = x / (1 + exp(-x))
+    silu,       ///< f(x) = x / (1 + exp(-x))
+    gelu_tanh,  ///< f(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016, the approximation)
 };
 
 /// What one layer keeps per token.

@@ -7,6 +7,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
+#include <decant/model/families/gemma3.hpp>
 #include <decant/model/families/llama.hpp>
 #include <decant/model/spec.hpp>
 
@@ -21,7 +22,7 @@ struct Family {
     Result<ModelSpec> (*spec)(const Weights&);
 };
 
-inline constexpr std::array families{Family{"llama", &llama_spec}};
+inline constexpr std::array families{Family{"gemma3", &gemma3_spec}, Family{"llama", &llama_spec}};
 
 /// The spec of the model in a file. Errors: `missing` without an architecture, `unsupported` for an unknown one.
 [[nodiscard]] inline Result<ModelSpec> read_spec(const Weights& weights) {

@@ -118,10 +118,19 @@ template <class B>
 void forward(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<typename B::Weight>& weights,
              const Workspace<B>& work, std::uint32_t best) {
     using Target = typename B::LinearTarget;
-    pass.embed(weights.embedding, work.stream);
+    pass.embed(weights.embedding, work.stream, spec.embedding_scale);
     for (std::size_t r = 0; r < spec.ropes.size(); ++r)
         pass.angles(weights.ropes[r], spec.ropes[r].rope, work.angles[r]);
 
+    // y = x weight^T, added to the residual stream, through a norm if there is one.
+    const auto add_to_stream = [&](const auto& x, const auto& affine, const auto& norm) {
+        if (!norm) {
+            pass.linear(x, {Target{&affine.weight, affine.bias_or_null(), work.stream, true}});
+        } else {
+            pass.linear(x, {Target{&affine.weight, affine.bias_or_null(), work.normed}});
+            pass.norm(work.normed, *norm, spec.norm, work.stream, true);
+        }
+    };
     for (std::size_t l = 0; l < spec.layers.size(); ++l) {
         const LayerSpec& layer = spec.layers[l];
         const LayerWeights<typename B::Weight>& w = weights.layers[l];
@@ -133,17 +142,19 @@ void forward(typename B::Pass& pass, const ModelSpec& spec, const ModelWeights<t
         pass.linear(work.normed,
                     {Target{&w.q.weight, w.q.bias_or_null(), views.q}, Target{&w.k.weight, w.k.bias_or_null(), views.k},
                      Target{&w.v.weight, w.v.bias_or_null(), views.v}});
+        if (w.q_norm) pass.norm(views.q, *w.q_norm, spec.norm, views.q);
+        if (w.k_norm) pass.norm(views.k, *w.k_norm, spec.norm, views.k);
         pass.rope(views.q, work.angles[layer.rope], rope);
         pass.rope(views.k, work.angles[layer.rope], rope);
         pass.store(views.k, views.v, index);
         pass.attend(views.q, index, layer.attention, views.mixed);
-        pass.linear(views.mixed, {Target{&w.out.weight, w.out.bias_or_null(), work.stream, true}});
+        add_to_stream(views.mixed, w.out, w.attention_post_norm);
 
         pass.norm(work.stream, w.hidden_norm, spec.norm, work.normed);
         pass.linear(work.normed, {Target{&w.gate.weight, w.gate.bias_or_null(), views.gate},
                                   Target{&w.up.weight, w.up.bias_or_null(), views.up}});
         pass.gate(views.gate, views.up, spec.activation, views.gate);
-        pass.linear(views.gate, {Target{&w.down.weight, w.down.bias_or_null(), work.stream, true}});
+        add_to_stream(views.gate, w.down, w.hidden_post_norm);
     }
     pass.gather(work.stream, work.last);
     pass.norm(work.last, weights.final_norm, spec.norm, work.last);

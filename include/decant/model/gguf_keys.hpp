@@ -27,6 +27,8 @@ class GgufKeys {
     GgufKeys(const Weights& weights, std::string_view architecture)
         : metadata_(&weights.metadata()), prefix_(detail::text(architecture, ".")) {}
 
+    [[nodiscard]] std::string architecture() const { return prefix_.substr(0, prefix_.size() - 1); }
+
     [[nodiscard]] bool contains(std::string_view key) const { return metadata_->contains(detail::text(prefix_, key)); }
 
     /// An integer in [1, largest]; `fallback` if the key is absent.

@@ -26,6 +26,8 @@ struct LayerSpec {
     AttentionSpec attention;
     std::uint32_t hidden = 0;  ///< width of the gated feed-forward part
     std::size_t rope = 0;      ///< index into ModelSpec::ropes
+    bool qk_norm = false;      ///< norms of each head of q and k, before the rotation
+    bool post_norms = false;   ///< norms of what attention and the feed-forward part add to the residual stream
 };
 
 /// Everything that the forward pass needs to know of a model, besides its weights. Widths are in elements.
@@ -36,6 +38,7 @@ struct ModelSpec {
     std::uint64_t context_length = 0;  ///< positions that the model was trained for
     NormSpec norm;
     Activation activation = Activation::silu;
+    float embedding_scale = 1.0f;
     std::vector<RopeTable> ropes;
     std::vector<LayerSpec> layers;
 

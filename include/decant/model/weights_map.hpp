@@ -30,15 +30,17 @@ struct Affine {
 
 template <class W>
 struct LayerWeights {
-    W attention_norm;  ///< [width]
-    Affine<W> q;       ///< [heads * head_dim, width]
-    Affine<W> k;       ///< [kv_heads * head_dim, width]
-    Affine<W> v;       ///< [kv_heads * head_dim, width]
-    Affine<W> out;     ///< [width, heads * head_dim]
-    W hidden_norm;     ///< [width]
-    Affine<W> gate;    ///< [hidden, width]
-    Affine<W> up;      ///< [hidden, width]
-    Affine<W> down;    ///< [width, hidden]
+    W attention_norm;                                        ///< [width]
+    Affine<W> q;                                             ///< [heads * head_dim, width]
+    Affine<W> k;                                             ///< [kv_heads * head_dim, width]
+    Affine<W> v;                                             ///< [kv_heads * head_dim, width]
+    Affine<W> out;                                           ///< [width, heads * head_dim]
+    W hidden_norm;                                           ///< [width]
+    std::optional<W> q_norm, k_norm;                         ///< [head_dim]
+    std::optional<W> attention_post_norm, hidden_post_norm;  ///< [width]
+    Affine<W> gate;                                          ///< [hidden, width]
+    Affine<W> up;                                            ///< [hidden, width]
+    Affine<W> down;                                          ///< [width, hidden]
 };
 
 template <class W>
@@ -153,6 +155,14 @@ template <class B>
         DECANT_TRY(w.v, binder.affine(block + "attn_v", kv, width));
         DECANT_TRY(w.out, binder.affine(block + "attn_output", width, q));
         DECANT_TRY(w.hidden_norm, binder.vector(block + "ffn_norm.weight", width));
+        if (layer.qk_norm) {
+            DECANT_TRY(w.q_norm, binder.vector(block + "attn_q_norm.weight", layer.attention.head_dim));
+            DECANT_TRY(w.k_norm, binder.vector(block + "attn_k_norm.weight", layer.attention.head_dim));
+        }
+        if (layer.post_norms) {
+            DECANT_TRY(w.attention_post_norm, binder.vector(block + "post_attention_norm.weight", width));
+            DECANT_TRY(w.hidden_post_norm, binder.vector(block + "post_ffw_norm.weight", width));
+        }
         DECANT_TRY(w.gate, binder.affine(block + "ffn_gate", layer.hidden, width));
         DECANT_TRY(w.up, binder.affine(block + "ffn_up", layer.hidden, width));
         DECANT_TRY(w.down, binder.affine(block + "ffn_down", width, layer.hidden));

@@ -59,16 +59,22 @@ struct EigenKernels {
     static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, std::byte*) {
         const auto token = static_cast<std::size_t>(f.inputs.tokens[t]);
         dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, op.x.row(t));
+        row(op.x, t) *= op.scale;
     }
 
     static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, std::byte*) {
-        const float* x = op.x.row(t);
-        const float mean = dot(x, x, op.x.columns) / static_cast<float>(op.x.columns);
-        const float scale = 1.0f / std::sqrt(mean + op.spec.epsilon);
-        Row y = row(op.y, t);
-        const ::Eigen::ArrayXf normed = row(op.x, t) * scale;
-        dequantize_row(op.weight->dtype, op.weight->data, op.x.columns, y.data());
-        y *= normed;
+        const std::uint32_t n = op.weight->columns;
+        ::Eigen::ArrayXf weight(static_cast<::Eigen::Index>(n));
+        dequantize_row(op.weight->dtype, op.weight->data, n, weight.data());
+        for (std::uint32_t group = 0; group < op.x.columns; group += n) {
+            const float* x = op.x.row(t) + group;
+            float* y = op.y.row(t) + group;
+            const float scale = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
+            for (std::uint32_t i = 0; i < n; ++i) {
+                const float value = weight[i] * (x[i] * scale);
+                y[i] = op.accumulate ? y[i] + value : value;
+            }
+        }
     }
 
     static void run(const host::Prepare&, const host::Frame&, std::uint32_t, std::byte*) {}
@@ -154,7 +160,18 @@ struct EigenKernels {
         const float* g = op.gate.row(t);
         const float* u = op.up.row(t);
         float* y = op.y.row(t);
-        for (std::uint32_t i = 0; i < op.y.columns; ++i) y[i] = g[i] / (1.0f + std::exp(-g[i])) * u[i];
+        for (std::uint32_t i = 0; i < op.y.columns; ++i) y[i] = activate(op.activation, g[i]) * u[i];
+    }
+
+    static float activate(Activation activation, float x) {
+        switch (activation) {
+            case Activation::silu: return x / (1.0f + std::exp(-x));
+            case Activation::gelu_tanh: {
+                constexpr float root = 0.7978845608028654f;  // sqrt(2 / pi)
+                return 0.5f * x * (1.0f + std::tanh(root * (x + 0.044715f * x * x * x)));
+            }
+        }
+        return x;
     }
 
     static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, std::byte*) {

@@ -90,19 +90,22 @@ struct Frame {
 inline constexpr std::uint32_t linear_tile = 16;
 inline constexpr std::uint32_t attention_tile = 64;
 
-/// x[t, :] = dequantize(table[tokens[t], :])
+/// x[t, :] = scale dequantize(table[tokens[t], :])
 struct Embed {
     const Weight* table = nullptr;
     View x;
+    float scale = 1.0f;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// y[t, i] = x[t, i] / sqrt(mean(x[t, :]^2) + epsilon) * weight[i]
+/// y[t, g, i] (+)= x[t, g, i] / sqrt(mean(x[t, g, :]^2) + epsilon) * weight[i], where rows are cut into groups as long
+/// as the weight: one group for a norm of the residual stream, one per head for a norm of q or k.
 struct Norm {
     View x;
-    const Weight* weight = nullptr;  ///< [columns] of F32, F16 or BF16
+    const Weight* weight = nullptr;  ///< [columns of a group] of F32, F16 or BF16
     NormSpec spec;
     View y;
+    bool accumulate = false;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 

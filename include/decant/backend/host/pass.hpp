@@ -79,8 +79,11 @@ class Pass {
         record(PassVariant::forward, std::forward<Body>(body));
     }
 
-    void embed(const Weight& table, View x) { add(Embed{&table, x}); }
-    void norm(View x, const Weight& weight, const NormSpec& spec, View y) { add(Norm{x, &weight, spec, y}); }
+    void embed(const Weight& table, View x, float scale) { add(Embed{&table, x, scale}); }
+    void norm(View x, const Weight& weight, const NormSpec& spec, View y, bool accumulate = false) {
+        DECANT_ASSERT(x.columns % weight.columns == 0);
+        add(Norm{x, &weight, spec, y, accumulate});
+    }
     void linear(View x, std::initializer_list<LinearTarget> targets) {
         DECANT_ASSERT(targets.size() <= Linear::max_targets);
         Linear step{x, {}, static_cast<std::uint32_t>(targets.size())};

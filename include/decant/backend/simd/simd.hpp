@@ -56,15 +56,24 @@ struct Operations {
 
     static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
         const auto token = static_cast<std::size_t>(f.inputs.tokens[t]);
-        dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, op.x.row(t));
+        float* x = op.x.row(t);
+        dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, x);
+        if (op.scale != 1.0f) scale(x, op.scale, x, op.x.columns);
     }
 
     static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, Scratch scratch, Activations) {
-        const std::size_t n = op.x.columns;
-        const float* x = op.x.row(t);
-        const float mean = Set::dot(x, x, n) / static_cast<float>(n);
+        const std::size_t n = op.weight->columns;
         dequantize_row(op.weight->dtype, op.weight->data, n, scratch.row());
-        scale_by(x, 1.0f / std::sqrt(mean + op.spec.epsilon), scratch.row(), op.y.row(t), n);
+        for (std::size_t group = 0; group < op.x.columns; group += n) {
+            const float* x = op.x.row(t) + group;
+            float* y = op.y.row(t) + group;
+            const float factor = 1.0f / std::sqrt(Set::dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
+            if (op.accumulate) {
+                add_scaled_by(x, factor, scratch.row(), y, n);
+            } else {
+                scale_by(x, factor, scratch.row(), y, n);
+            }
+        }
     }
 
     static void run(const host::Prepare& op, const host::Frame&, std::uint32_t t, Scratch, Activations prepared) {
@@ -172,7 +181,10 @@ struct Operations {
     }
 
     static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
-        silu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
+        switch (op.activation) {
+            case Activation::silu: return silu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
+            case Activation::gelu_tanh: return gelu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
+        }
     }
 
     static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, Activations) {

@@ -64,6 +64,29 @@ void scale_by(const float* x, float factor, const float* w, float* y, std::size_
         y, n, [factor](Batch v, Batch weight) { return v * Batch(factor) * weight; }, x, w);
 }
 
+/// y[i] += x[i] factor w[i]
+template <class Arch = xsimd::default_arch>
+void add_scaled_by(const float* x, float factor, const float* w, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(
+        y, n, [factor](Batch v, Batch weight, Batch sum) { return sum + v * Batch(factor) * weight; }, x, w,
+        static_cast<const float*>(y));
+}
+
+/// y[i] = g[i]/2 (1 + tanh(sqrt(2/pi) (g[i] + 0.044715 g[i]^3))) u[i]. With a = 2 sqrt(2/pi) (...) that is
+/// g / (1 + exp(-a)) u.
+template <class Arch = xsimd::default_arch>
+void gelu_gate(const float* g, const float* u, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(
+        y, n,
+        [](Batch gate, Batch up) {
+            const Batch a = Batch(1.5957691216057308f) * (gate + Batch(0.044715f) * gate * gate * gate);
+            return gate / (Batch(1.0f) + xsimd::exp(-a)) * up;
+        },
+        g, u);
+}
+
 /// y[i] = g[i] / (1 + exp(-g[i])) u[i]
 template <class Arch = xsimd::default_arch>
 void silu_gate(const float* g, const float* u, float* y, std::size_t n) {

@@ -7,6 +7,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
+#include <decant/model/families/transformer.hpp>
 #include <decant/model/gguf_keys.hpp>
 #include <decant/model/rope_scaling.hpp>
 #include <decant/model/spec.hpp>
@@ -70,51 +71,9 @@ namespace decant::inline DECANT_ABI {
 /// Fills a spec from `llama.*` keys. Errors name the key.
 [[nodiscard]] inline Result<ModelSpec> llama_spec(const Weights& weights) {
     const GgufKeys keys(weights, "llama");
-    ModelSpec spec;
-    spec.family = "llama";
-    DECANT_TRY(const std::uint32_t layers, keys.count("block_count"));
-    DECANT_TRY(spec.width, keys.count("embedding_length"));
-    DECANT_TRY(spec.context_length, keys.count("context_length", GgufKeys::largest));
-    DECANT_TRY(const std::uint32_t hidden, keys.count("feed_forward_length"));
-    DECANT_TRY(const std::uint32_t heads, keys.count("attention.head_count"));
-    DECANT_TRY(const std::uint32_t kv_heads, keys.count("attention.head_count_kv", heads));
-    if (heads % kv_heads != 0) {
-        return keys.wrong(ErrorCode::bad_format, "attention.head_count_kv",
-                          detail::text("value ", kv_heads, " does not divide the ", heads, " query heads"));
-    }
-    if (!keys.contains("attention.key_length") && spec.width % heads != 0) {
-        return keys.wrong(ErrorCode::bad_format, "attention.head_count",
-                          detail::text("value ", heads, " does not divide the width ", spec.width));
-    }
-    DECANT_TRY(const std::uint32_t head_dim, keys.count("attention.key_length", spec.width / heads));
-    DECANT_TRY(const std::uint32_t value_dim, keys.count("attention.value_length", head_dim));
-    if (value_dim != head_dim) {
-        return keys.wrong(ErrorCode::unsupported, "attention.value_length",
-                          detail::text("value ", value_dim, " differs from the key length ", head_dim));
-    }
-    if (std::uint64_t{heads} * head_dim > GgufKeys::largest) {
-        return keys.wrong(
-            ErrorCode::bad_format, "attention.head_count",
-            detail::text("value ", heads, " times the head's length ", head_dim, " exceeds ", GgufKeys::largest),
-            "the file is damaged");
-    }
-    if (keys.contains("expert_count")) {
-        return keys.wrong(ErrorCode::unsupported, "expert_count", "mixture of experts is not supported");
-    }
-    DECANT_TRY(const double epsilon, keys.positive("attention.layer_norm_rms_epsilon"));
-    spec.norm.epsilon = static_cast<float>(epsilon);
-    DECANT_TRY(RopeTable rope, llama_rope(weights, keys, head_dim));
+    DECANT_TRY(ModelSpec spec, transformer_spec(weights, keys));
+    DECANT_TRY(RopeTable rope, llama_rope(weights, keys, spec.layers[0].attention.head_dim));
     spec.ropes.push_back(std::move(rope));
-
-    // Each layer has tensors of its own, so a count beyond the file's tensors is a lie and sizes nothing.
-    if (layers > weights.tensors().size()) {
-        return keys.wrong(
-            ErrorCode::mismatch, "block_count",
-            detail::text("value ", layers, " but the file has only ", weights.tensors().size(), " tensors"),
-            "the file is damaged or incomplete");
-    }
-    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-    spec.layers.assign(layers, LayerSpec{{heads, kv_heads, head_dim, scale}, hidden, 0});
     return spec;
 }
 
