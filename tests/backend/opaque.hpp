@@ -77,8 +77,8 @@ class Pass {
     }
 
     void embed(const Weight& table, View x, float scale) { add<&EigenPass::embed>(table, x, scale); }
-    void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y) {
-        add<&EigenPass::norm>(x, weight, spec, y);
+    void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false) {
+        add<&EigenPass::norm>(x, weight, spec, y, accumulate);
     }
     void linear(View x, std::initializer_list<LinearTarget> targets) { add<&opaque::linear>(x, targets); }
     void angles(const Weight& frequencies, const decant::RopeSpec& spec, View y) {

@@ -239,8 +239,8 @@ void check_tiny(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("the tiny Llama models equal transformers", "[model]") {
-    for (const char* name : {"llama2", "llama3", "llama_linear", "llama_yarn"}) {
+TEST_CASE("the tiny models equal transformers", "[model]") {
+    for (const char* name : {"llama2", "llama3", "llama_linear", "llama_yarn", "gemma3_std", "qwen2", "qwen3"}) {
         SECTION(name) {
             check_tiny<decant::Eigen>(name);
             check_tiny<decant::Simd>(name);

@@ -26,6 +26,9 @@ inline std::filesystem::path smollm2() {
     return std::filesystem::path(DECANT_MODELS) / "SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
+/// Gemma 3 270M, Q4_K_M. Optional: it comes from ../shared/tools/models.sh, and tests that need it skip without.
+inline std::filesystem::path gemma3() { return std::filesystem::path(DECANT_MODELS) / "gemma-3-270m-q4_k_m.gguf"; }
+
 inline std::vector<char> read_file(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,15 +25,16 @@
 
 namespace decant_test {
 
-/// The metadata of a byte-level tokenizer. Change a member, then `open`.
+/// The metadata of a tokenizer. Change a member, then `open`.
 struct TokenizerFile {
     std::string model = "gpt2";
     std::string pre = "gpt-2";
     std::vector<std::string> tokens;
     std::vector<std::int32_t> types;  ///< empty: no token_type
     std::vector<std::string> merges;
-    std::optional<std::uint32_t> bos, eos;
-    std::optional<bool> add_bos;
+    std::vector<float> scores;  ///< empty: none
+    std::optional<std::uint32_t> bos, eos, unknown;
+    std::optional<bool> add_bos, space_prefix;
     std::string chat_template;
 
     [[nodiscard]] decant::Weights open() const {
@@ -47,9 +49,12 @@ struct TokenizerFile {
         if (!pre.empty()) file.add("tokenizer.ggml.pre", pre);
         file.add("tokenizer.ggml.tokens", std::span<const std::string_view>(tokens_view));
         if (!types.empty()) file.add("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
-        file.add("tokenizer.ggml.merges", std::span<const std::string_view>(merges_view));
+        if (model == "gpt2") file.add("tokenizer.ggml.merges", std::span<const std::string_view>(merges_view));
+        if (!scores.empty()) file.add("tokenizer.ggml.scores", std::span<const float>(scores));
         if (bos) file.add("tokenizer.ggml.bos_token_id", *bos);
         if (eos) file.add("tokenizer.ggml.eos_token_id", *eos);
+        if (unknown) file.add("tokenizer.ggml.unknown_token_id", *unknown);
+        if (space_prefix) file.add("tokenizer.ggml.add_space_prefix", *space_prefix);
         if (add_bos) file.add("tokenizer.ggml.add_bos_token", *add_bos);
         if (!chat_template.empty()) file.add("tokenizer.chat_template", chat_template);
         const auto bytes = std::make_shared<const std::vector<std::byte>>(file.finish());
@@ -95,6 +100,26 @@ inline TokenizerFile from_tokenizer_json(const std::filesystem::path& path, std:
     return file;
 }
 
+/// A `tokenizer.json` of the Llama 2 kind as GGUF metadata: what was merged first has the highest score.
+inline TokenizerFile sentence_piece_from_tokenizer_json(const std::filesystem::path& path) {
+    TokenizerFile file = from_tokenizer_json(path, "default");
+    file.model = "llama";
+    std::map<std::string, float> scores;
+    for (std::size_t rank = 0; rank < file.merges.size(); ++rank) {
+        std::string piece = file.merges[rank];
+        piece.erase(piece.find(' '), 1);
+        scores.emplace(piece, -static_cast<float>(rank));
+    }
+    for (std::size_t i = 0; i < file.tokens.size(); ++i) {
+        const std::string& piece = file.tokens[i];
+        if (file.types[i] == 1 && piece.size() == 6 && piece.starts_with("<0x")) file.types[i] = 6;
+        const auto found = scores.find(piece);
+        file.scores.push_back(found == scores.end() ? -1e9f : found->second);
+    }
+    file.bos = 1;
+    return file;
+}
+
 inline decant::Tokenizer tokenizer(const decant::Weights& weights) {
     auto result = decant::Tokenizer::from(weights);
     INFO((result ? std::string() : result.error().message()));
@@ -107,6 +132,17 @@ inline const decant::Tokenizer& smollm2_tokenizer() {
     static const decant::Tokenizer shared = [] {
         const auto weights = decant::Weights::open(smollm2());
         INFO("the real model is missing or damaged: " << smollm2());
+        REQUIRE(weights);
+        return tokenizer(*weights);
+    }();
+    return shared;
+}
+
+/// Gemma 3's tokenizer, read once; none if its file is absent.
+inline const std::optional<decant::Tokenizer>& gemma3_tokenizer() {
+    static const auto shared = []() -> std::optional<decant::Tokenizer> {
+        if (!std::filesystem::exists(gemma3())) return std::nullopt;
+        const auto weights = decant::Weights::open(gemma3());
         REQUIRE(weights);
         return tokenizer(*weights);
     }();

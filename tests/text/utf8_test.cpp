@@ -103,3 +103,27 @@ TEST_CASE("the text of a stream does not depend on how the bytes are cut, and is
         if (decant::is_utf8(bytes)) REQUIRE(out == bytes);
     }
 }
+
+TEST_CASE("a space that is to be skipped is left out once, where it comes next", "[text][utf8]") {
+    decant::Utf8Stream stream;
+    std::string out;
+    stream.skip_space();
+    stream.push("", out);
+    stream.push("  a", out);
+    CHECK(out == " a");
+    stream.skip_space();
+    stream.push("b c", out);
+    CHECK(out == " ab c");
+    stream.push("\xE4\xB8", out);
+    stream.skip_space();
+    stream.push(" d", out);
+    CHECK(out ==
+          " ab c\xEF\xBF\xBD"
+          "d");
+    stream.skip_space();
+    stream.finish(out);
+    stream.push(" e", out);
+    CHECK(out ==
+          " ab c\xEF\xBF\xBD"
+          "d e");
+}

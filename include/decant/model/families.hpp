@@ -9,6 +9,7 @@
 #include <decant/files/weights.hpp>
 #include <decant/model/families/gemma3.hpp>
 #include <decant/model/families/llama.hpp>
+#include <decant/model/families/qwen.hpp>
 #include <decant/model/spec.hpp>
 
 #include <array>
@@ -22,7 +23,8 @@ struct Family {
     Result<ModelSpec> (*spec)(const Weights&);
 };
 
-inline constexpr std::array families{Family{"gemma3", &gemma3_spec}, Family{"llama", &llama_spec}};
+inline constexpr std::array families{Family{"gemma3", &gemma3_spec}, Family{"llama", &llama_spec},
+                                     Family{"qwen2", &qwen2_spec}, Family{"qwen3", &qwen3_spec}};
 
 /// The spec of the model in a file. Errors: `missing` without an architecture, `unsupported` for an unknown one.
 [[nodiscard]] inline Result<ModelSpec> read_spec(const Weights& weights) {

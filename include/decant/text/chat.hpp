@@ -10,7 +10,11 @@
 #include <decant/text/chat_format.hpp>
 #include <decant/text/tagged_text.hpp>
 #include <decant/text/tokenizer.hpp>
+#include <decant/text/unicode.hpp>
+#include <decant/text/utf8.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +33,24 @@ struct ChatOptions {
     bool add_generation_prompt = true;  ///< end with the beginning of the assistant's answer
 };
 
+namespace detail {
+
+/// Without white space at both ends, as the filter `trim` of Jinja does it (`str.strip` of Python).
+[[nodiscard]] inline std::string_view trim(std::string_view content) noexcept {
+    std::size_t begin = content.size();
+    std::size_t end = 0;
+    for (std::size_t at = 0; at < content.size();) {
+        const Utf8Char c = decode_utf8(content.substr(at));
+        const bool space = char_kind(c.code) == CharKind::space || (c.code >= 0x1C && c.code <= 0x1F);
+        if (!space) begin = (std::min)(begin, at);
+        at += c.bytes;
+        if (!space) end = at;
+    }
+    return begin < end ? content.substr(begin, end - begin) : std::string_view();
+}
+
+}  // namespace detail
+
 /// Const after construction; threads may share it. Independent of the file and the tokenizer that it came with.
 ///
 /// Now: formats that frame every message alike (`ChatFormat`), recognized in the file's template. Tools are not
@@ -39,23 +61,43 @@ class ChatTemplate {
 
     /// From the GGUF key `tokenizer.chat_template`. `missing` if there is none, `unsupported` if it is of another form.
     [[nodiscard]] static Result<ChatTemplate> from(const Weights& weights) {
-        DECANT_TRY(const std::string_view source, weights.metadata().string("tokenizer.chat_template"));
+        constexpr std::string_view key = "tokenizer.chat_template";
+        if (!weights.metadata().contains(key))
+            return Error{ErrorCode::missing, "the file has no chat template", Vocabulary::place(key, weights.name()),
+                         "give a ChatFormat, such as gemma3_chat_format()"};
+        DECANT_TRY(const std::string_view source, weights.metadata().string(key));
         auto format = recognize_chat_format(source);
-        if (!format) return std::move(format).error().in(Vocabulary::place("tokenizer.chat_template", weights.name()));
+        if (!format) return std::move(format).error().in(Vocabulary::place(key, weights.name()));
         return ChatTemplate(*std::move(format));
     }
 
-    /// The prompt with its authors: roles and contents are the host's, the rest is the template's.
+    /// The prompt with its authors: roles and contents are the host's, the rest is the template's. `invalid_argument`
+    /// for roles in an order that the format does not have.
     [[nodiscard]] Result<TaggedText> apply(std::span<const Message> messages, ChatOptions options = {}) const {
         using Kind = ChatFormat::Segment::Kind;
         TaggedText out;
-        if (!messages.empty() && messages.front().role != "system") out.append_template(format_.default_system);
-        for (const Message& message : messages) {
+        out.append_template(format_.beginning);
+        const bool with_system = !messages.empty() && messages.front().role == "system";
+        const bool joins_system = with_system && format_.system_joint;
+        if (!messages.empty() && !with_system) out.append_template(format_.default_system);
+        const std::span<const Message> turns = messages.subspan(joins_system ? 1 : 0);
+        for (std::size_t i = 0; i < turns.size(); ++i) {
+            if (format_.alternates && (turns[i].role == "user") != (i % 2 == 0))
+                return Error{ErrorCode::invalid_argument,
+                             detail::text("message ", i + (joins_system ? 1 : 0), " is of the role ",
+                                          detail::quoted(turns[i].role)),
+                             "chat", "this model wants user and assistant in turn, the user first"};
             for (const ChatFormat::Segment& segment : format_.turn) {
                 switch (segment.kind) {
                     case Kind::literal: out.append_template(segment.text); break;
-                    case Kind::role: out.append_content(message.role); break;
-                    case Kind::content: out.append_content(message.content); break;
+                    case Kind::role: append_role(turns[i].role, out); break;
+                    case Kind::content:
+                        if (joins_system && i == 0) {
+                            out.append_content(messages.front().content);
+                            out.append_template(*format_.system_joint);
+                        }
+                        out.append_content(format_.trimmed ? detail::trim(turns[i].content) : turns[i].content);
+                        break;
                 }
             }
         }
@@ -80,6 +122,12 @@ class ChatTemplate {
     [[nodiscard]] const ChatFormat& format() const noexcept { return format_; }
 
  private:
+    void append_role(std::string_view role, TaggedText& out) const {
+        for (const ChatFormat::RoleName& renamed : format_.renamed)
+            if (renamed.role == role) return out.append_template(renamed.name);
+        out.append_content(role);
+    }
+
     ChatFormat format_;
 };
 

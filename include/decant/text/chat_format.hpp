@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,7 +17,8 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// One way to write a conversation: the same frame around every message, whatever its role.
+/// One way to write a conversation: the same frame around every message, whatever its role. What most formats do not
+/// have is empty or off.
 struct ChatFormat {
     struct Segment {
         enum class Kind : std::uint8_t { literal, role, content };
@@ -26,7 +28,38 @@ struct ChatFormat {
     std::vector<Segment> turn;      ///< what is written for each message, in order
     std::string default_system;     ///< written first if the first message is not of the role "system"
     std::string generation_prompt;  ///< begins the answer
+
+    struct RoleName {
+        std::string role;
+        std::string name;
+    };
+    std::string beginning;          ///< written before everything
+    std::vector<RoleName> renamed;  ///< roles that the model knows by another name
+    /// The system message has no turn: it goes before the content of the next one, with this text between.
+    std::optional<std::string> system_joint;
+    bool trimmed = false;     ///< contents, except of the system message, lose the white space at their ends
+    bool alternates = false;  ///< user messages are every other one, beginning with the first
 };
+
+/// The format of Gemma 3, whose GGUF files may carry no template:
+///
+///     <bos><start_of_turn>user\n...<end_of_turn>\n<start_of_turn>model\n...<end_of_turn>\n
+[[nodiscard]] inline ChatFormat gemma3_chat_format() {
+    using Kind = ChatFormat::Segment::Kind;
+    ChatFormat format;
+    format.beginning = "<bos>";
+    format.turn = {{Kind::literal, "<start_of_turn>"},
+                   {Kind::role, {}},
+                   {Kind::literal, "\n"},
+                   {Kind::content, {}},
+                   {Kind::literal, "<end_of_turn>\n"}};
+    format.generation_prompt = "<start_of_turn>model\n";
+    format.renamed = {{"assistant", "model"}};
+    format.system_joint = "\n\n";
+    format.trimmed = true;
+    format.alternates = true;
+    return format;
+}
 
 namespace detail {
 

@@ -19,12 +19,12 @@ namespace decant::inline DECANT_ABI {
 class TextStream {
  public:
     explicit TextStream(Tokenizer tokenizer, DecodeOptions options = {})
-        : tokenizer_(std::move(tokenizer)), options_(options) {}
+        : tokenizer_(std::move(tokenizer)), options_(options), characters_(tokenizer_.begin_text(options)) {}
 
     /// The text that the token completes, often empty. Valid until the next call or the end of this object.
     [[nodiscard]] std::string_view push(Token token) & {
         text_.clear();
-        if (options_.control || !tokenizer_.control(token)) characters_.push(tokenizer_.piece(token), text_);
+        tokenizer_.append_text(token, options_, characters_, text_);
         return text_;
     }
     /// `push` and `finish` for the last token.
@@ -37,6 +37,7 @@ class TextStream {
     [[nodiscard]] std::string_view finish() & {
         text_.clear();
         characters_.finish(text_);
+        characters_ = tokenizer_.begin_text(options_);
         return text_;
     }
 

@@ -9,6 +9,7 @@
 #include <decant/files/weights.hpp>
 #include <decant/text/byte_bpe.hpp>
 #include <decant/text/pre_tokenizer.hpp>
+#include <decant/text/sentence_piece.hpp>
 #include <decant/text/special_tokens.hpp>
 #include <decant/text/tagged_text.hpp>
 #include <decant/text/utf8.hpp>
@@ -30,7 +31,8 @@ namespace decant::inline DECANT_ABI {
 
 struct EncodeOptions {
     /// Begin as the model's metadata says: with the beginning-of-sequence token if there is one and
-    /// `tokenizer.ggml.add_bos_token` is true. Text that already begins with it (`special` on) gets no second one.
+    /// `tokenizer.ggml.add_bos_token` is true (absent: true for SentencePiece). Text that already begins with it
+    /// (`special` on) gets no second one.
     bool bos = false;
     /// Control tokens written out in the text become control tokens. For text that the host wrote, never for a user's.
     bool special = false;
@@ -38,13 +40,21 @@ struct EncodeOptions {
 
 struct DecodeOptions {
     bool control = false;  ///< show control tokens as they are spelled instead of leaving them out
+    /// The tokens go on a text: a space that they begin with is part of it. Off, a tokenizer that puts a space before
+    /// text (Llama 2, not Gemma) takes the first one for that. Set it to stream what completes a prompt.
+    bool continues = false;
 };
 
 /// A cheap shared handle on const data: copy it, use it from any thread. Keeps nothing of the file.
 ///
-/// Now: byte-level BPE from GGUF metadata (`tokenizer.ggml.model` "gpt2"). For valid UTF-8 the ids are those of the
-/// Hugging Face tokenizer of the same vocabulary. A byte for which the vocabulary has no token (SmolLM2 lacks a few
-/// control characters and bytes that UTF-8 never uses) is left out, as there.
+/// Now, by `tokenizer.ggml.model` of GGUF metadata:
+/// - "gpt2", byte-level BPE. For valid UTF-8 the ids are those of the Hugging Face tokenizer of the same vocabulary. A
+///   byte for which the vocabulary has no token (SmolLM2 lacks a few control characters and bytes that UTF-8 never
+///   uses) is left out, as there.
+/// - "llama", BPE of SentencePiece without normalization, as in Llama 2 and Gemma. Ids are those of SentencePiece, with
+///   control tokens found on demand; bytes that are not UTF-8 are kept as byte tokens. U+2581 comes back as a space.
+///   With `tokenizer.ggml.add_space_prefix` (absent: true) a space goes before every stretch of text between special
+///   tokens, and `decode` leaves it out.
 class Tokenizer {
  public:
     /// Everything in the metadata is checked: kinds and lengths of the arrays, ids, merges. Errors name file and key.
@@ -88,11 +98,21 @@ class Tokenizer {
     /// The text of `tokens`, always valid UTF-8: what cannot be a character is U+FFFD, as in `TextStream`.
     [[nodiscard]] std::string decode(std::span<const Token> tokens, DecodeOptions options = {}) const {
         std::string out;
-        Utf8Stream characters;
-        for (const Token token : tokens)
-            if (options.control || !control(token)) characters.push(piece(token), out);
+        Utf8Stream characters = begin_text(options);
+        for (const Token token : tokens) append_text(token, options, characters, out);
         characters.finish(out);
         return out;
+    }
+    /// `decode` token by token, on a state of the caller's; `TextStream` wraps it.
+    [[nodiscard]] Utf8Stream begin_text(DecodeOptions options) const noexcept {
+        Utf8Stream characters;
+        if (space_prefix() && !options.continues) characters.skip_space();
+        return characters;
+    }
+    void append_text(Token token, DecodeOptions options, Utf8Stream& characters, std::string& out) const {
+        const TokenKind kind = data().vocabulary.kind(token);
+        if (options.control || kind != TokenKind::control) characters.push(piece(token), out);
+        if (space_prefix() && is_special(kind)) characters.skip_space();
     }
 
     /// Whether generation ends with this token: end of sequence, of turn or of message, by the metadata's ids or, among
@@ -113,15 +133,31 @@ class Tokenizer {
         Vocabulary vocabulary;
         SplitPattern pattern;
         ByteBpe bpe;
-        detail::SpecialTokens specials;  // views into the vocabulary
+        std::optional<SentencePieceBpe> sentence_piece;  // in place of the two before
+        detail::SpecialTokens specials;                  // views into the vocabulary
         std::optional<Token> bos;
         std::optional<Token> eos;
         std::vector<Token> ends;
         bool add_bos = false;
     };
 
+    struct Scratch {
+        ByteBpe::Scratch bytes;
+        SentencePieceBpe::Scratch pieces;
+    };
+
     explicit Tokenizer(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
 
+    /// Whether such tokens are found in text as they are spelled, before the rest is encoded.
+    [[nodiscard]] static bool is_special(TokenKind kind) noexcept {
+        return kind == TokenKind::control || kind == TokenKind::user_defined;
+    }
+    [[nodiscard]] bool space_prefix() const noexcept {
+        return data().sentence_piece && data().sentence_piece->space_prefix();
+    }
+
+    [[nodiscard]] static Result<void> read_byte_level(const Metadata& metadata, std::string_view file, Data& data);
+    [[nodiscard]] static Result<void> read_sentence_piece(const Metadata& metadata, std::string_view file, Data& data);
     [[nodiscard]] static Result<ByteBpe> read_merges(const Metadata& metadata, const Vocabulary& vocabulary,
                                                      std::string_view file);
     [[nodiscard]] static Result<void> read_ends(const Metadata& metadata, std::string_view file, Data& data);
@@ -129,7 +165,7 @@ class Tokenizer {
 
     void encode_parts(std::string_view text, std::span<const TaggedText::Part> parts, bool bos,
                       std::vector<Token>& out) const;
-    void encode_ordinary(std::string_view text, ByteBpe::Scratch& scratch, std::vector<Token>& out) const;
+    void encode_ordinary(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
 
     [[nodiscard]] const Data& data() const noexcept {
         DECANT_ASSERT(data_ != nullptr);  // not after a move
@@ -143,7 +179,7 @@ inline void Tokenizer::encode_parts(std::string_view text, std::span<const Tagge
                                     std::vector<Token>& out) const {
     const bool add_bos = bos && data().add_bos && data().bos;
     if (add_bos) out.push_back(*data().bos);
-    ByteBpe::Scratch scratch;
+    Scratch scratch;
     std::size_t ordinary = 0;  // text[ordinary, at) holds no special token and is not yet encoded
     std::size_t at = 0;
     for (const TaggedText::Part& part : parts) {
@@ -162,8 +198,8 @@ inline void Tokenizer::encode_parts(std::string_view text, std::span<const Tagge
     encode_ordinary(text.substr(ordinary), scratch, out);
 }
 
-inline void Tokenizer::encode_ordinary(std::string_view text, ByteBpe::Scratch& scratch,
-                                       std::vector<Token>& out) const {
+inline void Tokenizer::encode_ordinary(std::string_view text, Scratch& scratch, std::vector<Token>& out) const {
+    if (data().sentence_piece) return data().sentence_piece->encode(text, data().vocabulary, scratch.pieces, out);
     WordScanner words(data().pattern, text);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
         if (data().pattern.whole_words) {
@@ -172,38 +208,57 @@ inline void Tokenizer::encode_ordinary(std::string_view text, ByteBpe::Scratch& 
                 continue;
             }
         }
-        data().bpe.encode(word, scratch, out);
+        data().bpe.encode(word, scratch.bytes, out);
     }
 }
 
 inline Result<Tokenizer> Tokenizer::from(const Metadata& metadata, std::string_view file) {
     constexpr std::string_view model_key = "tokenizer.ggml.model";
-    constexpr std::string_view pre_key = "tokenizer.ggml.pre";
     constexpr std::string_view add_bos_key = "tokenizer.ggml.add_bos_token";
-    constexpr std::string_view prefix_key = "tokenizer.ggml.add_space_prefix";
     const auto data = std::make_shared<Data>();
     DECANT_TRY(const std::string_view model, metadata.string(model_key));
-    DECANT_TRY(data->vocabulary, Vocabulary::read(metadata, file));
-    if (model != "gpt2")
+    if (model == "gpt2")
+        DECANT_CHECK(read_byte_level(metadata, file, *data));
+    else if (model == "llama")
+        DECANT_CHECK(read_sentence_piece(metadata, file, *data));
+    else
         return Error{ErrorCode::unsupported, detail::text("tokenizer model ", detail::quoted(model)),
-                     Vocabulary::place(model_key, file), "known: gpt2 (byte-level BPE)"};
+                     Vocabulary::place(model_key, file), "known: gpt2 (byte-level BPE), llama (BPE of SentencePiece)"};
+    if (metadata.contains(add_bos_key)) {
+        DECANT_TRY(data->add_bos, metadata.boolean(add_bos_key));
+    }
+    DECANT_CHECK(read_ends(metadata, file, *data));
+    data->specials = collect_specials(data->vocabulary);
+    return Tokenizer(data);
+}
+
+inline Result<void> Tokenizer::read_byte_level(const Metadata& metadata, std::string_view file, Data& data) {
+    constexpr std::string_view pre_key = "tokenizer.ggml.pre";
+    constexpr std::string_view prefix_key = "tokenizer.ggml.add_space_prefix";
+    DECANT_TRY(data.vocabulary, Vocabulary::read(metadata, file));
     DECANT_TRY(const std::string_view pre, metadata.string(pre_key));
     auto pattern = find_split_pattern(pre);
     if (!pattern) return std::move(pattern).error().in(file);
-    data->pattern = *pattern;
+    data.pattern = *pattern;
     if (metadata.contains(prefix_key)) {
         DECANT_TRY(const bool prefix, metadata.boolean(prefix_key));
         if (prefix)
             return Error{ErrorCode::unsupported, "a byte-level vocabulary that puts a space before the text",
                          Vocabulary::place(prefix_key, file), ""};
     }
-    if (metadata.contains(add_bos_key)) {
-        DECANT_TRY(data->add_bos, metadata.boolean(add_bos_key));
-    }
-    DECANT_TRY(data->bpe, read_merges(metadata, data->vocabulary, file));
-    DECANT_CHECK(read_ends(metadata, file, *data));
-    data->specials = collect_specials(data->vocabulary);
-    return Tokenizer(data);
+    DECANT_TRY(data.bpe, read_merges(metadata, data.vocabulary, file));
+    return {};
+}
+
+inline Result<void> Tokenizer::read_sentence_piece(const Metadata& metadata, std::string_view file, Data& data) {
+    constexpr std::string_view types_key = "tokenizer.ggml.token_type";
+    DECANT_TRY(data.vocabulary, Vocabulary::read(metadata, file, PieceSpelling::sentence_piece));
+    if (!metadata.contains(types_key))
+        return Error{ErrorCode::missing, "no token types, which tell control tokens and bytes from text",
+                     Vocabulary::place(types_key, file), "convert the model again"};
+    DECANT_TRY(data.sentence_piece, SentencePieceBpe::read(metadata, data.vocabulary, file));
+    data.add_bos = true;
+    return {};
 }
 
 inline Result<ByteBpe> Tokenizer::read_merges(const Metadata& metadata, const Vocabulary& vocabulary,
@@ -269,8 +324,7 @@ inline detail::SpecialTokens Tokenizer::collect_specials(const Vocabulary& vocab
     for (std::size_t i = 0; i < vocabulary.size(); ++i) {
         const Token token{static_cast<std::int32_t>(i)};
         const TokenKind kind = vocabulary.kind(token);
-        if (kind == TokenKind::control || kind == TokenKind::user_defined)
-            entries.push_back({vocabulary.piece(token), token, kind == TokenKind::control});
+        if (is_special(kind)) entries.push_back({vocabulary.piece(token), token, kind == TokenKind::control});
     }
     return detail::SpecialTokens(std::move(entries));
 }

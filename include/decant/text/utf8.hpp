@@ -95,6 +95,10 @@ class Utf8Stream {
  public:
     /// Appends to `out` the text that `bytes` complete.
     void push(std::string_view bytes, std::string& out) {
+        if (skips_space_ && !bytes.empty()) {
+            if (bytes.front() == ' ') bytes.remove_prefix(1);
+            skips_space_ = false;
+        }
         // A held tail is completed byte by byte; it is gone after three more bytes at the latest.
         while (held_ != 0 && !bytes.empty()) {
             tail_[held_] = bytes.front();
@@ -135,7 +139,11 @@ class Utf8Stream {
     void finish(std::string& out) {
         if (held_ != 0) out += utf8_replacement;
         held_ = 0;
+        skips_space_ = false;
     }
+
+    /// If the next byte is a space, it is left out.
+    void skip_space() noexcept { skips_space_ = true; }
 
     /// How many bytes are held.
     [[nodiscard]] std::size_t held() const noexcept { return held_; }
@@ -145,6 +153,7 @@ class Utf8Stream {
  private:
     std::array<char, 4> tail_{};
     std::uint8_t held_ = 0;
+    bool skips_space_ = false;
 };
 
 }  // namespace decant::inline DECANT_ABI

@@ -10,6 +10,7 @@
 #include <decant/files/metadata.hpp>
 #include <decant/text/byte_level.hpp>
 #include <decant/text/hash_index.hpp>
+#include <decant/text/word_mark.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,15 +29,23 @@ enum class TokenKind : std::uint8_t {
     control,       ///< steers the model; never part of a user's text
     user_defined,  ///< added to the vocabulary; found in text before splitting
     unused,        ///< fills the vocabulary; no text encodes to it
+    byte,          ///< one byte of a character that has no piece (SentencePiece)
+};
+
+/// How a file spells the pieces of text.
+enum class PieceSpelling : std::uint8_t {
+    byte_level,      ///< in the alphabet of GPT-2
+    sentence_piece,  ///< as they are, U+2581 for a space; single bytes as <0x00> to <0xFF>
 };
 
 class Vocabulary {
  public:
     /// Reads `tokenizer.ggml.tokens` and `token_type` (absent: all are text), and checks that `scores`, if present,
-    /// agree in kind and length. Pieces of kind `text` are spelled in the byte-level alphabet; one that is not stays as
-    /// it is. Errors: an empty vocabulary, arrays of other lengths or types, unknown token types. `file` is for
-    /// messages.
-    [[nodiscard]] static Result<Vocabulary> read(const Metadata& metadata, std::string_view file);
+    /// agree in kind and length. The pieces become the bytes that they stand for; control tokens stay as spelled, and
+    /// so do pieces of kind `text` that are not in the byte-level alphabet. Errors: an empty vocabulary, arrays of
+    /// other lengths or types, unknown token types, byte pieces that name no byte. `file` is for messages.
+    [[nodiscard]] static Result<Vocabulary> read(const Metadata& metadata, std::string_view file,
+                                                 PieceSpelling spelling = PieceSpelling::byte_level);
 
     [[nodiscard]] std::size_t size() const noexcept { return kinds_.size(); }
     [[nodiscard]] bool contains(Token token) const noexcept {
@@ -53,7 +62,8 @@ class Vocabulary {
         return contains(token) ? kinds_[static_cast<std::size_t>(id(token))] : TokenKind::unused;
     }
 
-    /// The token of these bytes. Where several have them, one of kind `text` comes first, then the lowest id.
+    /// The token of these bytes. Where several have them, one of kind `text` comes first and one of kind `byte` last,
+    /// then the lowest id.
     [[nodiscard]] std::optional<Token> find(std::string_view bytes) const {
         const auto* found = index_.find(detail::hash_bytes(bytes), [&](const detail::HashIndex::Entry& entry) {
             return piece(Token{static_cast<std::int32_t>(entry.first)}).compare(bytes);
@@ -85,20 +95,25 @@ class Vocabulary {
     }
 
  private:
-    [[nodiscard]] static Result<TokenKind> kind_of(std::int64_t type, std::size_t token, std::string_view file) {
+    [[nodiscard]] static Result<TokenKind> kind_of(std::int64_t type, std::size_t token, PieceSpelling spelling,
+                                                   std::string_view file) {
         switch (type) {
             case 1: return TokenKind::text;
             case 2:  // the unknown token: nothing that a user writes
             case 3: return TokenKind::control;
             case 4: return TokenKind::user_defined;
-            case 5:                            // unused
-            case 6: return TokenKind::unused;  // a byte by number, which byte-level vocabularies do not need
+            case 5: return TokenKind::unused;
+            case 6:  // a byte by number, which byte-level vocabularies do not need
+                return spelling == PieceSpelling::sentence_piece ? TokenKind::byte : TokenKind::unused;
             default: break;
         }
         return Error{ErrorCode::bad_format,
                      detail::text("element ", token, " is ", type, ", not a token type (1 to 6)"),
                      place("tokenizer.ggml.token_type", file), ""};
     }
+    /// Appends the bytes that a piece stands for. False if it stands for none.
+    [[nodiscard]] static bool append_piece(std::string_view piece, TokenKind kind, PieceSpelling spelling,
+                                           std::string& out);
     void build_index();
 
     std::string bytes_;                   // all pieces, end to end
@@ -107,7 +122,16 @@ class Vocabulary {
     detail::HashIndex index_;             // by piece; the entry's values are id and rank among equals
 };
 
-inline Result<Vocabulary> Vocabulary::read(const Metadata& metadata, std::string_view file) {
+inline bool Vocabulary::append_piece(std::string_view piece, TokenKind kind, PieceSpelling spelling, std::string& out) {
+    if (kind == TokenKind::byte) return detail::append_numbered_byte(piece, out);
+    if (spelling == PieceSpelling::sentence_piece && kind != TokenKind::control)
+        detail::append_unmarked(piece, out);
+    else if (kind != TokenKind::text || !detail::append_byte_level(piece, out))
+        out.append(piece);
+    return true;
+}
+
+inline Result<Vocabulary> Vocabulary::read(const Metadata& metadata, std::string_view file, PieceSpelling spelling) {
     constexpr std::string_view tokens_key = "tokenizer.ggml.tokens";
     constexpr std::string_view types_key = "tokenizer.ggml.token_type";
     constexpr std::string_view scores_key = "tokenizer.ggml.scores";
@@ -145,10 +169,13 @@ inline Result<Vocabulary> Vocabulary::read(const Metadata& metadata, std::string
     for (std::size_t i = 0; i < pieces.size(); ++i) {
         TokenKind kind = TokenKind::text;
         if (!types.empty()) {
-            DECANT_TRY(kind, kind_of(types[i], i, file));
+            DECANT_TRY(kind, kind_of(types[i], i, spelling, file));
         }
-        if (kind != TokenKind::text || !detail::append_byte_level(pieces[i], vocabulary.bytes_))
-            vocabulary.bytes_.append(pieces[i]);
+        if (!append_piece(pieces[i], kind, spelling, vocabulary.bytes_))
+            return Error{
+                ErrorCode::bad_format,
+                detail::text("token ", i, " ", detail::quoted(pieces[i]), " is of the type byte, but not <0xNN>"),
+                place(tokens_key, file), ""};
         vocabulary.offsets_.push_back(static_cast<std::uint32_t>(vocabulary.bytes_.size()));
         vocabulary.kinds_.push_back(kind);
     }
@@ -161,8 +188,11 @@ inline void Vocabulary::build_index() {
     entries.reserve(size());
     for (std::size_t i = 0; i < size(); ++i) {
         const Token token{static_cast<std::int32_t>(i)};
+        const TokenKind its = kind(token);
         entries.push_back({detail::hash_bytes(piece(token)), static_cast<std::uint32_t>(i),
-                           kind(token) == TokenKind::text ? 0u : 1u});
+                           its == TokenKind::text   ? 0u
+                           : its == TokenKind::byte ? 2u
+                                                    : 1u});
     }
     index_ = detail::HashIndex(entries, [&](const detail::HashIndex::Entry& a, const detail::HashIndex::Entry& b) {
         const int order =

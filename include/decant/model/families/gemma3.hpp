@@ -21,8 +21,8 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Fills a spec from `gemma3.*` keys. The format does not say the pattern of the windows, the base of their rotation or the
-/// scale of the scores: they are those of all published sizes but the 27B one. Errors name the key.
+/// Fills a spec from `gemma3.*` keys. The format does not say the pattern of the windows, the base of their rotation or
+/// the scale of the scores: they are those of all published sizes but the 27B one. Errors name the key.
 [[nodiscard]] inline Result<ModelSpec> gemma3_spec(const Weights& weights) {
     constexpr std::size_t pattern = 6;  // every sixth layer sees everything
     constexpr double local_theta = 10000.0;

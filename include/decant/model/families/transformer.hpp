@@ -15,8 +15,8 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Fills family, width, context length, norm and equal layers from `<architecture>.*` keys: grouped-query attention with
-/// a scale of 1 / sqrt(head_dim), no window, the first rope. Errors name the key.
+/// Fills family, width, context length, norm and equal layers from `<architecture>.*` keys: grouped-query attention
+/// with a scale of 1 / sqrt(head_dim), no window, the first rope. Errors name the key.
 [[nodiscard]] inline Result<ModelSpec> transformer_spec(const Weights& weights, const GgufKeys& keys) {
     ModelSpec spec;
     spec.family = keys.architecture();
