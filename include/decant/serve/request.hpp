@@ -149,7 +149,9 @@ class Request {
         detail::put(out, std::uint64_t{tokens_.size()});
         for (const Token token : tokens_) detail::put(out, id(token));
         detail::put_sampler(out, sampler_);
-        detail::put(out, static_cast<std::uint8_t>(text_.options().control));
+        const DecodeOptions& options = text_.options();
+        detail::put(out, static_cast<std::uint8_t>((options.control ? 1 : 0) | (options.continues ? 2 : 0) |
+                                                   (text_.state().skips_space() ? 4 : 0)));
         detail::put_string(out, text_.state().tail());
         detail::put(out, checksum(out));
         return out;
@@ -258,15 +260,16 @@ class Request {
             token = Token{value};
         }
         DECANT_TRY(Sampler sampler, detail::read_sampler(in));
-        DECANT_TRY(const auto control, in.number<std::uint8_t>("the text's options"));
+        DECANT_TRY(const auto options, in.number<std::uint8_t>("the text's options"));
         DECANT_TRY(const std::string_view held, in.string("the text's unfinished character"));
         if (in.remaining() != tail) return damaged("it has more bytes than it should");
         Utf8Stream characters;
         std::string completed;
         characters.push(held, completed);
-        if (!completed.empty() || control > 1) return damaged("the state of its text is none");
+        if (!completed.empty() || options > 7) return damaged("the state of its text is none");
 
-        TextStream text(tokenizer, {.control = control == 1});
+        if ((options & 4) != 0) characters.skip_space();
+        TextStream text(tokenizer, {.control = (options & 1) != 0, .continues = (options & 2) != 0});
         text.restore(characters);
         Request request(std::move(sequence), std::move(sampler), std::move(text));
         request.push(tokens);

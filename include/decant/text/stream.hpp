@@ -31,6 +31,7 @@ class TextStream {
     [[nodiscard]] std::string_view push_last(Token token) & {
         static_cast<void>(push(token));
         characters_.finish(text_);
+        characters_ = tokenizer_.begin_text(options_);
         return text_;
     }
     /// The end of generation: a held tail becomes U+FFFD. Valid as for `push`; the stream is then as new.

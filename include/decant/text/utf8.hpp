@@ -144,6 +144,7 @@ class Utf8Stream {
 
     /// If the next byte is a space, it is left out.
     void skip_space() noexcept { skips_space_ = true; }
+    [[nodiscard]] bool skips_space() const noexcept { return skips_space_; }
 
     /// How many bytes are held.
     [[nodiscard]] std::size_t held() const noexcept { return held_; }
