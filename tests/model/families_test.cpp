@@ -178,9 +178,35 @@ TEST_CASE("a missing key is named", "[model]") {
 
 TEST_CASE("an unknown architecture is refused with the known ones", "[model]") {
     for (const char* name : {"", "%s%s%n", "LLAMA", "llama2"})
-        CHECK(refused(with("general.architecture", name), {"general.architecture", "\"" + std::string(name) + "\"",
-                                                           "llama"}) == ErrorCode::unsupported);
+        CHECK(refused(with("general.architecture", name),
+                      {"general.architecture", "\"" + std::string(name) + "\"", "llama"}) == ErrorCode::unsupported);
     CHECK(refused(with("general.architecture", std::uint32_t{3}), {"general.architecture"}) == ErrorCode::mismatch);
+}
+
+TEST_CASE("Gemma 3: five layers with a window for each that sees everything", "[model]") {
+    const ModelSpec spec = spec_of(decant_test::tiny("gemma3_std"));
+    CHECK(spec.family == "gemma3");
+    CHECK(spec.activation == decant::Activation::gelu_tanh);
+    CHECK(spec.embedding_scale == std::sqrt(static_cast<float>(spec.width)));
+    REQUIRE(spec.ropes.size() == 2);
+    CHECK(spec.ropes[0].frequencies.back() < spec.ropes[1].frequencies.back());  // the larger base turns slower
+    REQUIRE(spec.layers.size() >= 6);
+    for (std::size_t l = 0; l < spec.layers.size(); ++l) {
+        const bool everything = l % 6 == 5;
+        CHECK((spec.layers[l].attention.window == 0) == everything);
+        CHECK(spec.layers[l].rope == (everything ? 0 : 1));
+        CHECK(spec.layers[l].qk_norm);
+        CHECK(spec.layers[l].post_norms);
+    }
+}
+
+TEST_CASE("Qwen: pairs of halves, and norms of q and k in the third", "[model]") {
+    for (const char* name : {"qwen2", "qwen3"}) {
+        const ModelSpec spec = spec_of(decant_test::tiny(name));
+        CHECK(spec.family == name);
+        CHECK(spec.ropes[0].rope.layout == decant::RopeLayout::halves);
+        CHECK(spec.layers[0].qk_norm == (spec.family == "qwen3"));
+    }
 }
 
 TEST_CASE("counts that cannot be are refused with key and value", "[model]") {
