@@ -1,7 +1,8 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // A conversation in the terminal. The answer streams; Ctrl-C ends the answer and not the program.
 //
-//     chat --model FILE.gguf [--system TEXT] [--temperature PERCENT] [--seed N] [--threads N] [--context TOKENS]
+//     chat --model FILE.gguf [--system TEXT] [--temperature PERCENT] [--seed N] [--threads N]
+//          [--context TOKENS] [--tokens N]
 
 #include <decant/decant.hpp>
 
@@ -164,14 +165,14 @@ class Chat {
 };
 
 constexpr const char* usage =
-    "usage: chat --model FILE.gguf [--system TEXT] [--temperature PERCENT] [--seed N] [--threads N] [--context "
-    "TOKENS]\n";
+    "usage: chat --model FILE.gguf [--system TEXT] [--temperature PERCENT] [--seed N] [--threads N]\n"
+    "            [--context TOKENS] [--tokens N]\n";
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-    const examples::Options options(argc, argv,
-                                    {"--model", "--system", "--temperature", "--seed", "--threads", "--context"});
+    const examples::Options options(
+        argc, argv, {"--model", "--system", "--temperature", "--seed", "--threads", "--context", "--tokens"});
     if (options.text("--model", "").empty()) throw examples::UsageError("--model is missing");
     Chat chat(options);
     std::signal(SIGINT, on_interrupt);
