@@ -76,7 +76,7 @@ class Counting {
             return state;
         }
 
-        void embed(const Weight& table, View x, float scale) {
+        void embed(const Weight& table, View x, float scale = 1.0f) {
             count("embed");
             inner_.embed(table, x, scale);
         }

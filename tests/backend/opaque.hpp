@@ -76,7 +76,7 @@ class Pass {
         record(decant::PassVariant::forward, std::forward<Body>(body));
     }
 
-    void embed(const Weight& table, View x, float scale) { add<&EigenPass::embed>(table, x, scale); }
+    void embed(const Weight& table, View x, float scale = 1.0f) { add<&EigenPass::embed>(table, x, scale); }
     void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false) {
         add<&EigenPass::norm>(x, weight, spec, y, accumulate);
     }

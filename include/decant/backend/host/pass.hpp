@@ -79,7 +79,7 @@ class Pass {
         record(PassVariant::forward, std::forward<Body>(body));
     }
 
-    void embed(const Weight& table, View x, float scale) { add(Embed{&table, x, scale}); }
+    void embed(const Weight& table, View x, float scale = 1.0f) { add(Embed{&table, x, scale}); }
     void norm(View x, const Weight& weight, const NormSpec& spec, View y, bool accumulate = false) {
         DECANT_ASSERT(x.columns % weight.columns == 0);
         add(Norm{x, &weight, spec, y, accumulate});
