@@ -179,7 +179,7 @@ inline Error step_error(std::string_view what, std::string_view where, std::stri
 
 /// Checks the numbers of all steps, the place of `Mirostat`, and that nothing is adjusted after all but one token are
 /// gone.
-inline Result<void> check(const std::vector<SamplerStep>& steps) {
+inline Result<void> check_steps(const std::vector<SamplerStep>& steps) {
     const SamplerStep* mirostat = nullptr;
     bool greedy = false;
     for (std::size_t i = 0; i < steps.size(); ++i) {

@@ -55,7 +55,7 @@ class Sampler {
     /// A chain of one step, `Temperature`. A temperature that cannot be used is an error of every pick.
     explicit Sampler(SamplerOptions options = {}) : seed_(options.seed) {
         std::vector<SamplerStep> steps{Temperature{options.temperature}};
-        usable_ = detail::check(steps).has_value();
+        usable_ = detail::check_steps(steps).has_value();
         plan_ = usable_ ? detail::plan(std::move(steps)) : detail::SamplerPlan{std::move(steps), 0, 0};
     }
 
@@ -67,7 +67,7 @@ class Sampler {
     /// `Mirostat` before another step or beside a filter.
     [[nodiscard]] static Result<Sampler> chain(std::vector<SamplerStep> steps, std::uint64_t seed = 0) {
         const detail::MathGuard guard;
-        DECANT_CHECK(detail::check(steps));
+        DECANT_CHECK(detail::check_steps(steps));
         return Sampler(detail::plan(std::move(steps)), seed);
     }
 
@@ -185,7 +185,7 @@ class Sampler {
     }
 
     Result<void> narrow(std::span<const float> logits, std::span<const Token> history) {
-        if (!usable_) return detail::check(plan_.steps);
+        if (!usable_) return detail::check_steps(plan_.steps);
         const detail::MathGuard guard;
         DECANT_CHECK(check_biases(logits.size()));
         reserve(logits.size(), history.size());
@@ -199,7 +199,7 @@ class Sampler {
     }
 
     Result<void> narrow(const BestTokens& best, std::span<const Token> history) {
-        if (!usable_) return detail::check(plan_.steps);
+        if (!usable_) return detail::check_steps(plan_.steps);
         const detail::MathGuard guard;
         if (plan_.best == 0 || best.asked() < plan_.best) {
             return Error{ErrorCode::invalid_argument,

@@ -120,13 +120,13 @@ template <class S>
     return SamplerStep(std::move(step));
 }
 
-template <std::size_t... I>
-[[nodiscard]] Result<SamplerStep> read_step(ByteReader& in, std::index_sequence<I...>) {
+template <std::size_t... number>
+[[nodiscard]] Result<SamplerStep> read_step(ByteReader& in, std::index_sequence<number...>) {
     DECANT_TRY(const auto kind, in.number<std::uint8_t>("the kind of a sampler's step"));
     Result<SamplerStep> step = Error{ErrorCode::bad_format, text("a sampler's step of kind ", kind), "saved sampler",
                                      "it was saved by a newer version, or is damaged"};
     static_cast<void>(
-        ((kind == I && (step = read_step_as<std::variant_alternative_t<I, SamplerStep>>(in), true)) || ...));
+        ((kind == number && (step = read_step_as<std::variant_alternative_t<number, SamplerStep>>(in), true)) || ...));
     return step;
 }
 
