@@ -335,11 +335,8 @@ class Context {
         // Room per row that is taken at once; more grows.
         static constexpr std::size_t usual_adjustments = 256;
 
-        State(Model<B> bound, AnyExecutor lent, ContextOptions wanted)
-            : model(std::move(bound)),
-              executor(std::move(lent)),
-              options(wanted),
-              cache_layers(model.spec().cache_layers()) {}
+        State(Model<B> bound, const AnyExecutor& lent, ContextOptions wanted)
+            : model(std::move(bound)), executor(lent), options(wanted), cache_layers(model.spec().cache_layers()) {}
 
         /// Remembers the parts' sequences for `restore`.
         void mark(std::span<const Part> parts) {

@@ -168,12 +168,12 @@ class Sampler {
     struct Scratch : T {
         Scratch() = default;
         Scratch(const Scratch&) noexcept(noexcept(T())) : T() {}
-        Scratch(Scratch&&) = default;
+        Scratch(Scratch&&) noexcept = default;
         Scratch& operator=(const Scratch& other) {
             if (this != &other) static_cast<T&>(*this) = T();
             return *this;
         }
-        Scratch& operator=(Scratch&&) = default;
+        Scratch& operator=(Scratch&&) noexcept = default;
     };
 
     Sampler(detail::SamplerPlan plan, std::uint64_t seed) : plan_(std::move(plan)), seed_(seed) {
