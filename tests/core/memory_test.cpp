@@ -2,14 +2,13 @@
 #include <decant/core/memory.hpp>
 
 #include "core/sanitizers.hpp"
+#include "support/arena.hpp"
 #include "support/catch.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -18,6 +17,7 @@
 
 using decant::ErrorCode;
 using decant::HostMemory;
+using decant_test::Arena;
 
 static_assert(!std::is_copy_constructible_v<HostMemory> && std::is_nothrow_move_constructible_v<HostMemory>);
 
@@ -95,35 +95,6 @@ TEST_CASE("memory: only touched pages cost memory, and all are given back") {
     CHECK(resident() - before < slack);
 }
 #endif
-
-namespace {
-
-/// A host's arena that counts, poisons what it hands out, and refuses after `left` allocations.
-struct Arena {
-    std::size_t left = (std::numeric_limits<std::size_t>::max)();
-    std::size_t bytes = 0;
-    std::size_t blocks = 0;
-
-    static void* allocate(void* self, std::size_t size) {
-        auto& arena = *static_cast<Arena*>(self);
-        if (arena.left == 0) return nullptr;
-        --arena.left;
-        void* data = std::aligned_alloc(HostMemory::alignment, (size + 63) / 64 * 64);
-        std::memset(data, 0xff, size);
-        arena.bytes += size;
-        ++arena.blocks;
-        return data;
-    }
-    static void release(void* self, void* data, std::size_t size) {
-        auto& arena = *static_cast<Arena*>(self);
-        arena.bytes -= size;
-        --arena.blocks;
-        std::free(data);
-    }
-    decant::MemorySource source() { return {this, &allocate, &release}; }
-};
-
-}  // namespace
 
 TEST_CASE("memory: a limit is kept over all copies of the handle, and what is given back can be taken again") {
     const decant::Memory memory(decant::MemoryOptions{.limit = 1000});

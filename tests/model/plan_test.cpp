@@ -7,11 +7,10 @@
 
 #include "core/sanitizers.hpp"
 #include "model/support.hpp"
+#include "support/arena.hpp"
 #include "support/process_memory.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -35,6 +34,7 @@ using decant::Simd;
 using decant::ThreadPool;
 using decant::Token;
 using decant::Want;
+using decant_test::Arena;
 using decant_test::taken;
 
 namespace {
@@ -106,30 +106,6 @@ TEMPLATE_TEST_CASE("a cap is kept: what passes it is refused, what fits works", 
     CHECK(none.sequence().error().code == ErrorCode::out_of_memory);
 }
 
-namespace {
-
-/// Memory of a host that is not zeroed, and refuses from a chosen request on.
-struct Dirty {
-    std::size_t left = (std::numeric_limits<std::size_t>::max)();
-    std::size_t live = 0;
-
-    static void* allocate(void* self, std::size_t size) {
-        auto& dirty = *static_cast<Dirty*>(self);
-        if (dirty.left == 0) return nullptr;
-        --dirty.left;
-        ++dirty.live;
-        void* data = std::aligned_alloc(64, (size + 63) / 64 * 64);
-        std::memset(data, 0xff, size);  // every float a NaN
-        return data;
-    }
-    static void release(void* self, void* data, std::size_t) {
-        --static_cast<Dirty*>(self)->live;
-        std::free(data);
-    }
-};
-
-}  // namespace
-
 TEMPLATE_TEST_CASE("what a host's memory held before changes no bit", "[model][plan]", decant::Eigen, Simd) {
     for (const auto& weights : {decant_test::tiny("llama3"), decant_test::TinyFile(DType::q4_1).open()}) {
         const auto run = [&](const TestType& backend) {
@@ -145,10 +121,10 @@ TEMPLATE_TEST_CASE("what a host's memory held before changes no bit", "[model][p
             for (std::size_t r = 0; r < logits.rows(); ++r) rows.push_back(decant_test::row(logits, r));
             return rows;
         };
-        Dirty dirty;
+        Arena dirty;
         const auto expected = run(TestType{});
-        const auto found = run(TestType{Memory(MemoryOptions{.source = {&dirty, &Dirty::allocate, &Dirty::release}})});
-        CHECK(dirty.live == 0);
+        const auto found = run(TestType{Memory(MemoryOptions{.source = dirty.source()})});
+        CHECK(dirty.blocks == 0);
         REQUIRE(found.size() == expected.size());
         for (std::size_t r = 0; r < found.size(); ++r) CHECK(decant_test::same_bits(found[r], expected[r]));
     }
@@ -158,10 +134,10 @@ TEST_CASE("memory that the host refuses at any request is an error, and nothing 
     const auto weights = decant_test::tiny("llama3");
     for (std::size_t allowed = 0;; ++allowed) {
         REQUIRE(allowed < 20);
-        Dirty dirty{.left = allowed};
+        Arena dirty{.left = allowed};
         bool worked = false;
         {
-            const Memory memory(MemoryOptions{.source = {&dirty, &Dirty::allocate, &Dirty::release}});
+            const Memory memory(MemoryOptions{.source = dirty.source()});
             const auto model = taken(Model<Simd>::bind(weights, Simd{memory}));
             Context context(model);
             const KvCache cache(context, {.tokens = 64});
@@ -180,7 +156,7 @@ TEST_CASE("memory that the host refuses at any request is an error, and nothing 
                 CHECK(sequence.error().code == ErrorCode::out_of_memory);
             }
         }
-        CHECK(dirty.live == 0);
+        CHECK(dirty.blocks == 0);
         if (worked) break;
     }
 }
