@@ -9,7 +9,6 @@
 #include "support/options.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -60,13 +59,15 @@ class Chat {
           tokenizer_(decant::Tokenizer::from(weights_).value()),
           model_(decant::Model<decant::Simd>::bind(weights_).value()),
           template_(chat_template(weights_, model_.spec())),
-          context_(model_, decant::ThreadPool(options.count("--threads", 0, 0, 1024))),
+          pool_(options.count("--threads", 0, 0, 1024)),
+          context_(model_, pool_),
           cache_(context_, {.tokens = options.count("--context", 4096, 64, 1 << 20)}),
           sequence_(cache_.sequence().value()),
           sampler_(decant::Sampler::chain({decant::Penalties{.repetition = 1.05f}, decant::TopK{40},
                                            decant::TopP{0.95f}, decant::Temperature{temperature(options)}},
                                           options.count("--seed", 1, 0, ~std::size_t{0}))
                        .value()),
+          longest_(options.count("--tokens", 512, 1, 1 << 20)),
           system_(options.text("--system", "")) {
         reset();
     }
@@ -105,8 +106,8 @@ class Chat {
             const std::string_view more = stream.push(token);
             text += more;
             std::cout << more << std::flush;
-            if (sequence_.size() == sequence_.capacity()) {
-                std::cout << " [the context is full]";
+            if (stats_.answer == longest_ || sequence_.size() == sequence_.capacity()) {
+                std::cout << (stats_.answer == longest_ ? " [cut: --tokens]" : " [the context is full]");
                 break;
             }
             logits = context_.decode(sequence_, token, {.stop = &stop});
@@ -123,7 +124,7 @@ class Chat {
 
     void print_stats() const {
         std::printf("  %s, %s, %zu threads\n", model_.spec().family.c_str(),
-                    std::string(decant::name(model_.backend().kernels().isa())).c_str(), threads());
+                    std::string(decant::name(model_.backend().kernels().isa())).c_str(), pool_.concurrency());
         std::printf("  prompt   %zu tokens computed, %zu found in the cache\n", stats_.computed, stats_.reused);
         std::printf("  answer   first token after %.0f ms, then %.1f tokens per second (%zu)\n", 1000.0 * stats_.first,
                     stats_.answer > 1 ? static_cast<double>(stats_.answer - 1) / stats_.rest : 0.0, stats_.answer);
@@ -135,7 +136,6 @@ class Chat {
     static float temperature(const examples::Options& options) {
         return static_cast<float>(options.count("--temperature", 70, 0, 500)) / 100.0f;
     }
-    [[nodiscard]] std::size_t threads() const { return decant::available_processors(); }
 
     /// The whole conversation; while it leaves too little room for an answer, without its oldest question and answer.
     std::vector<decant::Token> fitting_prompt() {
@@ -155,10 +155,12 @@ class Chat {
     decant::Tokenizer tokenizer_;
     decant::Model<decant::Simd> model_;
     decant::ChatTemplate template_;
+    decant::ThreadPool pool_;
     decant::Context<decant::Simd> context_;
     decant::KvCache<decant::Simd> cache_;
     decant::Sequence<decant::Simd> sequence_;
     decant::Sampler sampler_;
+    std::size_t longest_;  // answer, in tokens
     std::string system_;
     std::vector<Turn> turns_;
     Stats stats_;
