@@ -54,3 +54,13 @@ TEST_CASE("floats: panels hold the numbers") {
     check_float_panels<decant::F16>();
     check_float_panels<decant::BF16>();
 }
+
+TEST_CASE("floats: quantization equals the reference byte for byte, and errs by half a place") {
+    decant_test::check_quantization<decant::F16>();
+    decant_test::check_quantization<decant::BF16>();
+    decant_test::check_round_trip<decant::F16>(
+        [](const std::vector<float>& numbers) { return (std::max)(std::fabs(numbers[0]) * 0x1p-11f, 0x1p-25f); });
+    decant_test::check_round_trip<decant::BF16>(
+        [](const std::vector<float>& numbers) { return std::fabs(numbers[0]) * 0x1p-8f; });
+    decant_test::check_round_trip<decant::F32>([](const std::vector<float>&) { return 0.0f; });
+}

@@ -45,6 +45,67 @@ void check_reference() {
     }
 }
 
+/// Quantization against tests/data/quant, byte for byte, at odd addresses too; and what is not finite harms nothing.
+template <class Format>
+void check_quantization() {
+    constexpr decant::DTypeTraits layout = decant::traits(Format::dtype);
+    static_assert(decant::can_quantize(Format::dtype));
+    const std::string name(layout.name);
+    const std::vector<char> numbers = read_file(data("quant/weights.f32.bin"));
+    const std::vector<char> expected = read_file(data("quant/" + name + ".quantized.bin"));
+    std::vector<float> values(numbers.size() / sizeof(float));
+    std::memcpy(values.data(), numbers.data(), numbers.size());
+    REQUIRE(values.size() == 2048);
+    REQUIRE(expected.size() == decant::row_bytes(Format::dtype, values.size()));
+    for (const std::size_t misalignment : {0u, 1u}) {
+        std::vector<std::byte> made(misalignment + expected.size());
+        decant::quantize_row(Format::dtype, values.data(), values.size(), made.data() + misalignment);
+        std::size_t different = 0;
+        for (std::size_t at = 0; at < expected.size(); at += layout.block_bytes)
+            different += std::memcmp(made.data() + misalignment + at, expected.data() + at, layout.block_bytes) != 0;
+        CHECK(different == 0);
+    }
+
+    std::mt19937 random(29);
+    std::vector<std::byte> block(layout.block_bytes);
+    for (const float odd : {NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 3e-39f}) {
+        for (int trial = 0; trial < 50; ++trial) {
+            std::vector<float> odd_ones(values.begin(), values.begin() + layout.block_elements);
+            for (float& value : odd_ones)
+                if (random() % 4 == 0) value = random() % 3 == 0 ? -odd : odd;
+            if (trial == 0) std::fill(odd_ones.begin(), odd_ones.end(), odd);
+            Format::quantize(odd_ones.data(), block.data());
+            Format::dequantize(block.data(), odd_ones.data());
+        }
+    }
+}
+
+/// Numbers quantized and dequantized are off by no more than `error(block of numbers)`.
+template <class Format, class Bound>
+void check_round_trip(Bound bound) {
+    constexpr std::size_t size = decant::traits(Format::dtype).block_elements;
+    std::mt19937 random(31);
+    std::vector<float> numbers(size);
+    std::vector<float> back(size);
+    std::vector<std::byte> block(decant::traits(Format::dtype).block_bytes);
+    std::size_t beyond = 0;
+    for (int trial = 0; trial < 2000; ++trial) {
+        const float magnitude = std::ldexp(1.0f, static_cast<int>(random() % 16) - 10);
+        for (float& number : numbers) number = magnitude * (static_cast<float>(random() % 20001) / 10000.0f - 1.0f);
+        Format::quantize(numbers.data(), block.data());
+        Format::dequantize(block.data(), back.data());
+        const float allowed = bound(numbers);
+        for (std::size_t i = 0; i < size; ++i) beyond += !(std::fabs(back[i] - numbers[i]) <= allowed);
+    }
+    CHECK(beyond == 0);
+}
+
+inline float largest_magnitude(const std::vector<float>& numbers) {
+    float largest = 0.0f;
+    for (const float number : numbers) largest = (std::max)(largest, std::fabs(number));
+    return largest;
+}
+
 /// Rows of random blocks, `stride` bytes apart, the first at an odd address, with nothing readable after the last.
 template <class Format>
 struct RandomRows {

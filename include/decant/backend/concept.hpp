@@ -2,7 +2,7 @@
 #pragma once
 
 /// \file
-/// The `Backend` concept: about a dozen operations on memory that the host may not be able to reach.
+/// The `Backend` concept: about twenty operations on memory that the host may not be able to reach.
 ///
 /// A backend is a cheap, copyable handle. `Buffer` owns memory, reserved once; a `View` is a handle into one and is not
 /// dereferenced outside the backend; a `Weight` is a mapped tensor as the backend sees it. Operations write into given
@@ -30,15 +30,25 @@ namespace decant::inline DECANT_ABI {
 template <class P, class View, class Weight, class Target>
 concept Operations = requires(P& pass, View view, const Weight& weight, std::initializer_list<Target> targets,
                               const NormSpec& norm, const RopeSpec& rope, const AttentionSpec& attention,
-                              Activation activation, std::uint32_t layer, std::uint32_t k) {
+                              const GateSpec& gate, const CopySpec& copy, const RouteSpec& route,
+                              const StateSpec& state, std::span<const Weight> experts, std::uint32_t layer,
+                              std::uint32_t k) {
     pass.embed(weight, view, 1.0f);
-    pass.norm(view, weight, norm, view, false);  // the last: add to y instead of writing it
-    pass.linear(view, targets);                  // several weights share one prepared x
+    pass.norm(view, weight, norm, view, false, &weight, k);  // add to y instead of writing it; bias or null; groups
+    pass.linear(view, targets);                              // several weights share one prepared x
     pass.angles(weight, rope, view);
     pass.rope(view, view, rope);
     pass.store(view, view, layer);
-    pass.attend(view, layer, attention, view);
-    pass.gate(view, view, activation, view);
+    pass.attend(view, layer, attention, view, &weight);  // sinks or null
+    pass.gate(view, view, gate, view);
+    pass.activate(view, gate, view);
+    pass.softcap(view, 1.0f);
+    pass.copy(view, view, copy);
+    pass.route(view, &weight, route, view);             // bias or null
+    pass.experts(view, experts, experts, view, view);   // biases or none
+    pass.mix(view, view, view, true);                   // add to y
+    pass.convolve(view, weight, &weight, layer, view);  // bias or null
+    pass.scan(view, view, weight, weight, state, layer, view);
     pass.gather(view, view);
     pass.pick(view, k, view);
     pass.move(layer, view, rope);

@@ -10,10 +10,12 @@
 #include <decant/core/result.hpp>
 #include <decant/core/specs.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace decant::inline DECANT_ABI {
 
@@ -21,6 +23,17 @@ struct CacheOptions {
     std::size_t tokens = 4096;        ///< of all sequences together, rounded up to whole blocks
     std::uint32_t block_tokens = 16;  ///< tokens per block
     DType dtype = DType::f16;         ///< F32 or F16
+    /// Where layers keep a state (Mamba): sequences with tokens at a time. Forks share theirs until one of them goes
+    /// on.
+    std::uint32_t sequences = 16;
+
+    /// The layout of a cache of such layers. A pass reads a sequence's state and writes another one, and a prompt in
+    /// chunks keeps the one before the prompt, too, so that a failure can bring it back.
+    [[nodiscard]] CacheShape shape(std::vector<CacheLayer> layers) const {
+        CacheShape made{std::move(layers), block_tokens, dtype};
+        if (made.state_bytes() > 0) made.states = (std::min)(sequences, std::uint32_t{1} << 24) * 2 + 1;
+        return made;
+    }
 };
 
 /// One pool of blocks that sequences draw from. Memory is reserved at construction and costs what is used of it. One
@@ -31,8 +44,7 @@ class KvCache {
     /// `source` is a `Context` or a `Model`: it says what its layers keep. If memory is refused, `sequence()` says so.
     template <class Source>
     explicit KvCache(const Source& source, CacheOptions options = {})
-        : pool_(make(source.backend(), {source.spec().cache_layers(), options.block_tokens, options.dtype},
-                     options.tokens)) {}
+        : pool_(make(source.backend(), options.shape(source.spec().cache_layers()), options.tokens)) {}
 
     /// An empty sequence. Errors: what the construction met (`out_of_memory`, `invalid_argument`).
     [[nodiscard]] Result<Sequence<B>> sequence() const {

@@ -2,7 +2,8 @@
 #pragma once
 
 /// \file
-/// `BlockPool`: the memory of a paged KV cache (Kwon et al. 2023) and the count of who uses each block.
+/// `BlockPool`: the memory of a paged KV cache (Kwon et al. 2023) with room for recurrent states, and the count of who
+/// uses each block and state.
 
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
@@ -15,6 +16,38 @@
 #include <vector>
 
 namespace decant::inline DECANT_ABI {
+
+/// Numbers from 0 on, each with a count of its users.
+class SharedNumbers {
+ public:
+    explicit SharedNumbers(std::size_t count) : references_(count, 0) {
+        free_.reserve(count);
+        for (std::size_t number = count; number > 0; --number) free_.push_back(static_cast<std::int32_t>(number - 1));
+    }
+
+    [[nodiscard]] std::size_t size() const noexcept { return references_.size(); }
+    [[nodiscard]] std::size_t available() const noexcept { return free_.size(); }
+    /// A number with one reference. The caller has checked that one is free.
+    [[nodiscard]] std::int32_t take() noexcept {
+        DECANT_ASSERT(!free_.empty());
+        const std::int32_t number = free_.back();
+        free_.pop_back();
+        references_[static_cast<std::size_t>(number)] = 1;
+        return number;
+    }
+    void share(std::int32_t number) noexcept { ++references_[static_cast<std::size_t>(number)]; }
+    /// Whether others than the caller use it, `ignored` of its references aside.
+    [[nodiscard]] bool shared(std::int32_t number, std::uint32_t ignored = 0) const noexcept {
+        return references_[static_cast<std::size_t>(number)] > 1 + ignored;
+    }
+    void release(std::int32_t number) noexcept {
+        if (--references_[static_cast<std::size_t>(number)] == 0) free_.push_back(number);  // within capacity
+    }
+
+ private:
+    std::vector<std::uint32_t> references_;
+    std::vector<std::int32_t> free_;  // a stack: what was released last is warm
+};
 
 /// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend. Not thread-safe: one thread at a time.
 template <class B>
@@ -49,59 +82,65 @@ class BlockPool {
             }
             left -= static_cast<std::size_t>(row);
         }
+        std::size_t floats = (std::numeric_limits<std::size_t>::max)() / 4 / sizeof(float);
+        for (const CacheLayer& layer : shape.layers) {
+            if (shape.states > 0 && layer.state > floats / shape.states) {
+                return Error{ErrorCode::out_of_memory, detail::text(shape.states, " states exceed the address space"),
+                             "KvCache", "ask for fewer sequences"};
+            }
+            floats -= shape.states * layer.state;
+        }
         return blocks;
     }
 
     /// Errors: those of `blocks_for`, `out_of_memory`.
     [[nodiscard]] static Result<BlockPool> create(const B& backend, CacheShape shape, std::size_t tokens) {
         DECANT_TRY(const std::size_t blocks, blocks_for(shape, tokens));
-        DECANT_TRY(auto buffer, backend.allocate(blocks * shape.block_bytes()));
+        DECANT_TRY(auto buffer, backend.allocate(shape.blocks_offset() + blocks * shape.block_bytes()));
         return BlockPool(backend, std::move(shape), std::move(buffer), blocks);
     }
 
     [[nodiscard]] const CacheShape& shape() const noexcept { return shape_; }
-    [[nodiscard]] std::size_t blocks() const noexcept { return references_.size(); }
-    [[nodiscard]] std::size_t free_blocks() const noexcept { return free_.size(); }
-    [[nodiscard]] std::size_t bytes() const noexcept { return references_.size() * shape_.block_bytes(); }
+    [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
+    [[nodiscard]] std::size_t free_blocks() const noexcept { return blocks_.available(); }
+    [[nodiscard]] std::size_t bytes() const noexcept {
+        return shape_.blocks_offset() + blocks() * shape_.block_bytes();
+    }
     [[nodiscard]] typename B::Buffer& buffer() noexcept { return buffer_; }
+    /// Who uses which state; of size 0 where layers keep none.
+    [[nodiscard]] SharedNumbers& states() noexcept { return states_; }
 
-    /// A block with one reference. The caller has checked that one is free.
-    [[nodiscard]] std::int32_t take() noexcept {
-        DECANT_ASSERT(!free_.empty());
-        const std::int32_t block = free_.back();
-        free_.pop_back();
-        references_[static_cast<std::size_t>(block)] = 1;
-        return block;
-    }
-    void share(std::int32_t block) noexcept { ++references_[static_cast<std::size_t>(block)]; }
-    /// Whether others than the caller use the block, `ignored` of its references aside.
+    /// As `SharedNumbers` says.
+    [[nodiscard]] std::int32_t take() noexcept { return blocks_.take(); }
+    void share(std::int32_t block) noexcept { blocks_.share(block); }
     [[nodiscard]] bool shared(std::int32_t block, std::uint32_t ignored = 0) const noexcept {
-        return references_[static_cast<std::size_t>(block)] > 1 + ignored;
+        return blocks_.shared(block, ignored);
     }
-    void release(std::int32_t block) noexcept {
-        if (--references_[static_cast<std::size_t>(block)] == 0) free_.push_back(block);  // within capacity
-    }
+    void release(std::int32_t block) noexcept { blocks_.release(block); }
     /// A private copy of a shared block, whose reference stays the caller's. The caller has checked that a block is
     /// free.
     [[nodiscard]] std::int32_t copy(std::int32_t block) {
         const std::int32_t made = take();
         const std::size_t bytes = shape_.block_bytes();
-        backend_.copy(buffer_, static_cast<std::size_t>(block) * bytes, static_cast<std::size_t>(made) * bytes, bytes);
+        const std::size_t base = shape_.blocks_offset();
+        backend_.copy(buffer_, base + static_cast<std::size_t>(block) * bytes,
+                      base + static_cast<std::size_t>(made) * bytes, bytes);
         return made;
     }
 
  private:
     BlockPool(const B& backend, CacheShape shape, typename B::Buffer buffer, std::size_t blocks)
-        : backend_(backend), shape_(std::move(shape)), buffer_(std::move(buffer)), references_(blocks, 0) {
-        free_.reserve(blocks);
-        for (std::size_t block = blocks; block > 0; --block) free_.push_back(static_cast<std::int32_t>(block - 1));
-    }
+        : backend_(backend),
+          shape_(std::move(shape)),
+          buffer_(std::move(buffer)),
+          blocks_(blocks),
+          states_(shape_.states) {}
 
     B backend_;
     CacheShape shape_;
     typename B::Buffer buffer_;
-    std::vector<std::uint32_t> references_;  // [blocks]
-    std::vector<std::int32_t> free_;         // a stack: the block released last is warm
+    SharedNumbers blocks_;
+    SharedNumbers states_;
 };
 
 }  // namespace decant::inline DECANT_ABI

@@ -35,7 +35,9 @@ class Sequence {
         : pool_(std::move(other.pool_)),
           table_(std::move(other.table_)),
           tokens_(std::move(other.tokens_)),
-          replaced_(std::exchange(other.replaced_, -1)) {}
+          replaced_(std::exchange(other.replaced_, -1)),
+          state_(std::exchange(other.state_, -1)),
+          next_state_(std::exchange(other.next_state_, -1)) {}
     Sequence& operator=(Sequence&& other) noexcept {
         if (this == &other) return *this;
         clear();
@@ -43,6 +45,8 @@ class Sequence {
         table_ = std::move(other.table_);
         tokens_ = std::move(other.tokens_);
         replaced_ = std::exchange(other.replaced_, -1);
+        state_ = std::exchange(other.state_, -1);
+        next_state_ = std::exchange(other.next_state_, -1);
         return *this;
     }
     ~Sequence() { clear(); }
@@ -63,11 +67,20 @@ class Sequence {
     std::span<const std::int32_t> table() const&& = delete;
 
     /// Forgets all tokens from position `size` on, and room that was reserved; the blocks they alone used go back. No
-    /// effect if there are fewer tokens.
-    void truncate(std::size_t size) noexcept {
-        if (pool_ == nullptr || size > tokens_.size()) return;
+    /// effect if there are fewer tokens. Where layers keep a state, it cannot be taken back: then all tokens are
+    /// forgotten. Returns how many are left.
+    std::size_t truncate(std::size_t size) noexcept {
+        if (pool_ == nullptr || size > tokens_.size()) return tokens_.size();
+        if (pool_->states().size() > 0) {
+            if (size < tokens_.size()) {
+                size = 0;
+                drop(state_);
+            }
+            drop(next_state_);
+        }
         tokens_.resize(size);
         release_from(blocks_for(size));
+        return size;
     }
 
     /// A second sequence with the same past. Blocks are shared until one of the two writes into them.
@@ -77,6 +90,7 @@ class Sequence {
         copy.tokens_ = tokens_;
         copy.table_.assign(table_.begin(), table_.begin() + static_cast<std::ptrdiff_t>(blocks_for(size())));
         for (const std::int32_t block : copy.table_) pool_->share(block);
+        if (state_ >= 0) pool_->states().share(copy.state_ = state_);
         return copy;
     }
 
@@ -120,6 +134,20 @@ class Sequence {
         while (table_.size() < needed) table_.push_back(pool_->take());
         return {};
     }
+    /// Room for the state after the next pass, where layers keep one. Errors: `cache_full`.
+    [[nodiscard]] Result<void> make_state() {
+        SharedNumbers& states = pool_->states();
+        if (states.size() == 0 || next_state_ >= 0) return {};
+        if (states.available() == 0) {
+            return Error{ErrorCode::cache_full, detail::text("all ", states.size(), " states are in use"), "KvCache",
+                         "truncate or destroy sequences, or raise CacheOptions::sequences"};
+        }
+        next_state_ = states.take();
+        return {};
+    }
+    void drop(std::int32_t& state) noexcept {
+        if (state >= 0) pool_->states().release(std::exchange(state, -1));
+    }
     /// Whether `other` keeps this sequence's last block.
     [[nodiscard]] bool kept_by(const Sequence& other) const noexcept {
         return other.replaced_ >= 0 && size() > 0 && table_[blocks_for(size()) - 1] == other.replaced_;
@@ -159,8 +187,13 @@ class Sequence {
         return static_cast<std::size_t>(table_[position / block]) * block + position % block;
     }
 
-    /// The pass has written the keys and values of these tokens.
-    void append(std::span<const Token> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+    /// The pass has written the keys and values of these tokens, and the state after them.
+    void append(std::span<const Token> tokens) {
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        if (next_state_ < 0) return;
+        drop(state_);
+        state_ = std::exchange(next_state_, -1);
+    }
 
     [[nodiscard]] bool attached() const noexcept { return pool_ != nullptr; }
     [[nodiscard]] BlockPool<B>& pool() const noexcept { return *pool_; }
@@ -175,6 +208,8 @@ class Sequence {
         if (!pool_) return;
         settle();
         release_from(0);
+        drop(state_);
+        drop(next_state_);
     }
 
     /// What a call that fails brings back.
@@ -182,16 +217,26 @@ class Sequence {
         std::size_t size = 0;
         std::size_t blocks = 0;
         std::int32_t replaced = -1;  // by a call further out
+        std::int32_t state = -1;     // a reference of its own, until `restore` or `accept`
     };
-    [[nodiscard]] Mark mark() const noexcept { return {size(), table_.size(), replaced_}; }
+    [[nodiscard]] Mark mark() const noexcept {
+        if (state_ >= 0) pool_->states().share(state_);
+        return {size(), table_.size(), replaced_, state_};
+    }
     void restore(const Mark& mark) noexcept {
+        if (pool_ == nullptr) return;
         tokens_.resize(mark.size);
         release_from(mark.blocks);
+        drop(next_state_);
+        drop(state_);
+        state_ = mark.state;
         if (replaced_ == mark.replaced) return;
         pool_->release(std::exchange(table_[blocks_for(mark.size) - 1], std::exchange(replaced_, -1)));
     }
     void accept(const Mark& mark) noexcept {
         if (replaced_ != mark.replaced) settle();
+        std::int32_t state = mark.state;
+        drop(state);
     }
 
     std::shared_ptr<BlockPool<B>> pool_;  // null only after a move
@@ -200,6 +245,8 @@ class Sequence {
     // The shared block of the last token that a call under way has replaced by a copy. Its reference is kept, so that
     // nobody else writes into it before the call is over and it may come back.
     std::int32_t replaced_ = -1;
+    std::int32_t state_ = -1;       // the state after the last token
+    std::int32_t next_state_ = -1;  // and where a pass under way writes the one after it
 };
 
 }  // namespace decant::inline DECANT_ABI

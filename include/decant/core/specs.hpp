@@ -16,9 +16,12 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Root-mean-square norm: y[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i] (Zhang and Sennrich 2019).
+/// Root-mean-square norm: y[i] = x[i] / sqrt(mean(x^2) + epsilon) * (offset + weight[i]) (+ bias[i]) (Zhang and
+/// Sennrich 2019). With `centered` the mean is taken from x first: layer normalization (Ba et al. 2016).
 struct NormSpec {
     float epsilon = 1e-5f;
+    float offset = 0.0f;  ///< 1 where the weights are stored as differences from 1
+    bool centered = false;
     friend bool operator==(const NormSpec&, const NormSpec&) = default;
 };
 
@@ -45,28 +48,97 @@ struct AttentionSpec {
     std::uint32_t head_dim = 0;
     float scale = 1.0f;        ///< on q.k before the softmax
     std::uint32_t window = 0;  ///< a query sees this many positions, its own included; 0 = all
+    float softcap = 0.0f;      ///< scores become softcap tanh(score / softcap); 0 = they stay
+    /// Where values are part of the keys (latent attention): V = K[key_skip, head_dim). 0 = they are rows of their own.
+    std::uint32_t key_skip = 0;
+
+    [[nodiscard]] std::uint32_t value_dim() const noexcept { return head_dim - key_skip; }
     friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };
 
-/// Gated activation y = f(g) * u.
+/// The f of a gated activation y = f(g) u, or of a plain one y = f(g).
 enum class Activation : std::uint8_t {
     silu,       ///< f(x) = x / (1 + exp(-x))
     gelu_tanh,  ///< f(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016, the approximation)
+    gelu,       ///< f(x) = x/2 (1 + erf(x / sqrt(2)))
 };
 
-/// What one layer keeps per token.
+/// How a gate is computed: y = f(alpha g) / alpha u. With a `limit` y = f(alpha g) / alpha (u + 1), where g is at most
+/// `limit` and u within +-`limit` (gpt-oss).
+struct GateSpec {
+    constexpr GateSpec(Activation f = Activation::silu, float with_alpha = 1.0f, float with_limit = 0.0f) noexcept
+        : activation(f), alpha(with_alpha), limit(with_limit) {}
+    Activation activation;
+    float alpha;
+    float limit;  ///< 0 = none
+    friend bool operator==(const GateSpec&, const GateSpec&) = default;
+};
+
+/// Which experts a token goes to (Shazeer et al. 2017). s = softmax or sigmoid of the router's scores; the `chosen`
+/// largest of s (+ a bias that counts for the choice alone) win, and weigh what s says.
+struct RouteSpec {
+    enum class Scoring : std::uint8_t { softmax, sigmoid };
+    Scoring scoring = Scoring::softmax;
+    bool normalize = false;  ///< the weights of a token's experts sum to 1 (before `scale`)
+    std::uint32_t experts = 0;
+    std::uint32_t chosen = 0;
+    /// Experts stand in `groups` of equal size; only those of the `groups_kept` groups whose two best sum highest can
+    /// win (DeepSeek-V3 2024).
+    std::uint32_t groups = 1;
+    std::uint32_t groups_kept = 1;
+    float scale = 1.0f;
+    friend bool operator==(const RouteSpec&, const RouteSpec&) = default;
+};
+
+/// A copy of part of every head: y[t, h, y_first + i] = x[t, h, x_first + i] for i < count. Heads lie `x_head` and
+/// `y_head` floats apart.
+struct CopySpec {
+    std::uint32_t heads = 1;
+    std::uint32_t count = 0;
+    std::uint32_t x_head = 0;
+    std::uint32_t x_first = 0;
+    std::uint32_t y_head = 0;
+    std::uint32_t y_first = 0;
+    friend bool operator==(const CopySpec&, const CopySpec&) = default;
+};
+
+/// A selective state space (Mamba-2: Dao and Gu 2024) with `heads` x `head_dim` channels and `size` numbers of state
+/// for each; heads / groups of them share the vectors B and C. Before it, a causal convolution over `kernel` tokens.
+struct StateSpec {
+    std::uint32_t heads = 0;
+    std::uint32_t head_dim = 0;
+    std::uint32_t groups = 0;
+    std::uint32_t size = 0;
+    std::uint32_t kernel = 0;
+    float step_min = 0.0f;  ///< limits of a token's step
+    float step_max = 0.0f;
+
+    [[nodiscard]] std::uint32_t channels() const noexcept { return heads * head_dim; }
+    /// Columns of the convolution: x [heads, head_dim], B [groups, size], C [groups, size].
+    [[nodiscard]] std::uint32_t mixed() const noexcept { return channels() + 2 * groups * size; }
+    /// Floats that a sequence keeps: the last kernel - 1 rows before the convolution, then [heads, head_dim, size].
+    [[nodiscard]] std::size_t history() const noexcept { return kernel == 0 ? 0 : std::size_t{kernel - 1} * mixed(); }
+    [[nodiscard]] std::size_t floats() const noexcept { return history() + std::size_t{channels()} * size; }
+    friend bool operator==(const StateSpec&, const StateSpec&) = default;
+};
+
+/// What one layer keeps: a K and a V row per token, and a state per sequence.
 struct CacheLayer {
     std::uint32_t kv_heads = 0;
     std::uint32_t head_dim = 0;
+    bool latent = false;    ///< V is part of K and not kept
+    std::size_t state = 0;  ///< floats
     friend bool operator==(const CacheLayer&, const CacheLayer&) = default;
 };
 
-/// Layout of the paged KV pool. A block holds `block_tokens` tokens of all layers in one piece:
-/// [layer][K: block_tokens x kv_heads*head_dim, then V likewise], entries of `dtype` (F32 or F16).
+/// Layout of the paged KV pool: first the states, [states][layer] in F32, then the blocks. A block holds `block_tokens`
+/// tokens of all layers in one piece: [layer][K: block_tokens x kv_heads*head_dim, then V likewise unless it is
+/// latent], entries of `dtype` (F32 or F16).
 struct CacheShape {
     std::vector<CacheLayer> layers;
     std::uint32_t block_tokens = 16;
     DType dtype = DType::f16;
+    std::uint32_t states = 0;  ///< room for so many; 0 unless a layer keeps one
 
     [[nodiscard]] std::size_t row_bytes(std::size_t layer) const {
         return std::size_t{layers[layer].kv_heads} * layers[layer].head_dim * traits(dtype).block_bytes;
@@ -74,10 +146,19 @@ struct CacheShape {
     /// Offset of a layer's K inside a block; its V follows after `block_tokens` rows.
     [[nodiscard]] std::size_t layer_offset(std::size_t layer) const {
         std::size_t offset = 0;
-        for (std::size_t l = 0; l < layer; ++l) offset += 2 * block_tokens * row_bytes(l);
+        for (std::size_t l = 0; l < layer; ++l) offset += (layers[l].latent ? 1 : 2) * block_tokens * row_bytes(l);
         return offset;
     }
     [[nodiscard]] std::size_t block_bytes() const { return layer_offset(layers.size()); }
+    /// Offset of a layer's part of a state.
+    [[nodiscard]] std::size_t state_offset(std::size_t layer) const {
+        std::size_t floats = 0;
+        for (std::size_t l = 0; l < layer; ++l) floats += layers[l].state;
+        return floats * sizeof(float);
+    }
+    [[nodiscard]] std::size_t state_bytes() const { return state_offset(layers.size()); }
+    /// Where the blocks begin.
+    [[nodiscard]] std::size_t blocks_offset() const { return states * state_bytes(); }
     friend bool operator==(const CacheShape&, const CacheShape&) = default;
 };
 
@@ -120,6 +201,8 @@ struct PassInputs {
     std::span<const std::int32_t> cache_slots;  ///< [rows] block * block_tokens + offset: where the row's K and V go
     std::span<const std::int32_t> sources;      ///< [rows] slots that `move` reads; else empty
     std::span<const std::int32_t> tables;       ///< [sequences, shape.table] block ids
+    std::span<const std::int32_t> states_from;  ///< [sequences] state before the pass, -1 = zeros; empty without states
+    std::span<const std::int32_t> states_to;    ///< [sequences] where the state after it goes, another one
     std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits
     bool picks = false;                         ///< whether `pick` runs
     PickInputs pick = {};

@@ -4,6 +4,7 @@
 /// \file
 /// The weights of a Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists.
 /// Where there is an index it alone decides which file holds which tensor; other files and tensors are not looked at.
+/// And its companions: the small files beside the weights that say what the model is.
 
 #include <decant/core/progress.hpp>
 #include <decant/files/json.hpp>
@@ -12,6 +13,7 @@
 #include <decant/files/tensor.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -166,6 +168,28 @@ inline void adopt(FolderFiles& out, const Tensor& tensor) {
     DECANT_TRY(SafetensorsFile file, read_shard(single, out));
     out.names = std::move(file.names);
     out.tensors = std::move(file.tensors);
+    return out;
+}
+
+/// What is looked for beside the weights.
+inline constexpr std::array<std::string_view, 5> companion_names{
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+
+struct Companion {
+    std::string_view name;
+    Mapping mapping;
+};
+
+/// Maps those companions that are there.
+[[nodiscard]] inline Result<std::vector<Companion>> read_companions(const std::filesystem::path& folder) {
+    std::vector<Companion> out;
+    for (const std::string_view name : companion_names) {
+        auto mapping = Mapping::open(folder / name);
+        if (mapping)
+            out.push_back({name, *std::move(mapping)});
+        else if (mapping.error().code != ErrorCode::missing)
+            return std::move(mapping).error();
+    }
     return out;
 }
 

@@ -2,8 +2,9 @@
 #pragma once
 
 /// \file
-/// `Metadata`: typed access to a GGUF file's key/value pairs. An index of keys is built when the file is opened; values
-/// stay in the file and are converted when asked for.
+/// `Metadata`: typed access to key/value pairs as they lie in a GGUF file (a folder's config.json is brought into that
+/// form, see config_json.hpp). An index of keys is built when the file is opened; values stay in the file and are
+/// converted when asked for.
 
 #include <decant/files/metadata_type.hpp>
 #include <decant/files/reader.hpp>
@@ -24,7 +25,7 @@ namespace decant::inline DECANT_ABI {
 
 /// A view of the file's bytes: it and the strings it returns are valid while the `Weights` (or a copy) lives. Threads
 /// may share it. An absent key is `missing`; a value of another type is `mismatch` and names key, expected and found
-/// type. Files without key/value pairs (safetensors) have an empty one.
+/// type. Where there are no key/value pairs (a safetensors file, a folder without config.json) it is empty.
 class Metadata {
  public:
     Metadata() = default;
@@ -55,6 +56,8 @@ class Metadata {
     [[nodiscard]] Result<std::vector<std::int64_t>> ints(std::string_view key) const;
     /// Elements of f32 or f64, converted; not checked to be finite.
     [[nodiscard]] Result<std::vector<float>> floats(std::string_view key) const;
+    /// Elements of any integer or float type, converted; not checked to be finite.
+    [[nodiscard]] Result<std::vector<double>> numbers(std::string_view key) const;
     [[nodiscard]] Result<std::vector<bool>> booleans(std::string_view key) const;
 
  private:
@@ -267,6 +270,20 @@ inline Result<std::vector<float>> Metadata::floats(std::string_view key) const {
     std::vector<float> out(static_cast<std::size_t>(header.count));
     for (std::size_t i = 0; i < out.size(); ++i)
         visit_number(type, raw.data() + i * width, [&](auto found) { out[i] = static_cast<float>(found); });
+    return out;
+}
+
+inline Result<std::vector<double>> Metadata::numbers(std::string_view key) const {
+    DECANT_TRY(const Entry entry, entry_at(key));
+    DECANT_TRY(auto array, open_array(entry, "an array of numbers"));
+    auto& [header, in] = array;
+    const MetadataType type = header.element;
+    if (detail::scalar_bytes(type) == 0 || type == MetadataType::boolean) return mismatch(entry, "an array of numbers");
+    const auto width = static_cast<std::size_t>(detail::scalar_bytes(type));
+    DECANT_TRY(const auto raw, in.take(header.count, width, "an array"));
+    std::vector<double> out(static_cast<std::size_t>(header.count));
+    for (std::size_t i = 0; i < out.size(); ++i)
+        visit_number(type, raw.data() + i * width, [&](auto found) { out[i] = static_cast<double>(found); });
     return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
+#include <decant/files/config_json.hpp>
 #include <decant/files/folder.hpp>
 #include <decant/files/gguf.hpp>
 #include <decant/files/mapping.hpp>
@@ -28,6 +29,13 @@
 
 namespace decant::inline DECANT_ABI {
 
+/// Where weights come from. It decides how tensors and keys of metadata are named.
+enum class WeightsFormat : std::uint8_t {
+    gguf,         ///< metadata are the file's key/value pairs
+    safetensors,  ///< one file alone; no metadata
+    folder,       ///< a Hugging Face folder; metadata are its config.json
+};
+
 /// A cheap shared handle: copies share one mapping, and the last one unmaps it. Everything is const, so threads may
 /// share it. Views that it gives (tensors, strings) live as long as it or a copy. Opening checks everything that the
 /// file says about itself and touches no tensor data.
@@ -45,10 +53,26 @@ class Weights {
                                                      std::shared_ptr<const void> owner = {},
                                                      std::string name = "memory");
 
+    /// Format, metadata and companions of `source` with other tensors, which are views of what `owner` keeps alive or
+    /// of `source`, which is kept too. There is no mapping of its own: `mapped_bytes` is 0 and `warm_up` does nothing.
+    /// Errors: `bad_format` for a name that occurs twice.
+    [[nodiscard]] static Result<Weights> with_tensors(const Weights& source, std::vector<Tensor> tensors,
+                                                      std::shared_ptr<const void> owner, std::string name);
+
     /// The path (UTF-8) or the name given with the memory.
     [[nodiscard]] const std::string& name() const noexcept { return held().name; }
-    /// Key/value pairs of a GGUF file; empty for the other formats.
+    [[nodiscard]] WeightsFormat format() const noexcept { return held().format; }
+    /// Key/value pairs of a GGUF file, or of a folder's config.json, whose nested objects are flattened with dots
+    /// (`rope_scaling.factor`; `read_config_json` says it in full). Empty where there are none.
     [[nodiscard]] const Metadata& metadata() const noexcept { return held().metadata; }
+    /// The bytes of a file beside a folder's weights: config.json, generation_config.json, tokenizer.json,
+    /// tokenizer_config.json or chat_template.jinja. Empty if it is not there, and for other names and formats.
+    [[nodiscard]] std::span<const std::byte> companion(std::string_view file) const noexcept {
+        if (held().companions == nullptr) return {};
+        for (const detail::Companion& found : *held().companions)
+            if (found.name == file) return found.mapping.bytes();
+        return {};
+    }
     [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return held().tensors; }
     /// The tensor of a name, or nullptr. O(log n).
     [[nodiscard]] const Tensor* find(std::string_view name) const noexcept {
@@ -66,17 +90,18 @@ class Weights {
 
     /// Bytes of all tensors together.
     [[nodiscard]] std::uint64_t bytes() const noexcept { return held().bytes; }
-    /// Bytes of the mapped files; 0 for host memory.
+    /// Bytes of the mapped files that hold tensors; 0 for host memory.
     [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return held().mapped_bytes; }
 
  private:
-    enum class Format { gguf, safetensors };
-
     struct State {
         std::string name;
+        WeightsFormat format = WeightsFormat::gguf;
         std::vector<Mapping> mappings;
         std::shared_ptr<const void> owner;
         std::deque<std::string> names;  // of tensors whose names are not in the file verbatim
+        std::shared_ptr<const std::vector<detail::Companion>> companions;
+        std::vector<std::byte> config;  // config.json as key/value pairs
         Metadata metadata;
         std::vector<Tensor> tensors;
         std::vector<std::size_t> by_name;
@@ -85,14 +110,14 @@ class Weights {
     };
 
     /// By the first bytes; what is neither becomes an error of the GGUF reader.
-    static Format guess(std::span<const std::byte> bytes) noexcept {
+    static WeightsFormat guess(std::span<const std::byte> bytes) noexcept {
         const bool safetensors = !detail::starts_like_gguf(bytes) && detail::starts_like_safetensors(bytes);
-        return safetensors ? Format::safetensors : Format::gguf;
+        return safetensors ? WeightsFormat::safetensors : WeightsFormat::gguf;
     }
 
     explicit Weights(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-    static Result<void> read(std::span<const std::byte> bytes, Format format, State& state);
+    static Result<void> read(std::span<const std::byte> bytes, WeightsFormat format, State& state);
     static Result<void> read_folder(const std::filesystem::path& path, State& state, const CallOptions& options);
     static Weights finish(std::shared_ptr<State> state);
 
@@ -120,9 +145,9 @@ inline Result<Weights> Weights::open(const std::filesystem::path& path, CallOpti
     const auto bytes = mapping.bytes();
     state->mappings.push_back(std::move(mapping));
     const std::filesystem::path extension = path.extension();
-    const Format format = extension == ".gguf"          ? Format::gguf
-                          : extension == ".safetensors" ? Format::safetensors
-                                                        : guess(bytes);
+    const WeightsFormat format = extension == ".gguf"          ? WeightsFormat::gguf
+                                 : extension == ".safetensors" ? WeightsFormat::safetensors
+                                                               : guess(bytes);
     if (auto done = read(bytes, format, *state); !done) return std::move(done).error().in(state->name);
     const std::uint64_t count = state->tensors.size();
     if (!options.go_on({count, count})) return detail::cancelled(state->name);
@@ -156,8 +181,29 @@ inline Result<Weights> Weights::from_memory(std::span<const std::byte> bytes, st
     return finish(std::move(state));
 }
 
-inline Result<void> Weights::read(std::span<const std::byte> bytes, Format format, State& state) {
-    if (format == Format::gguf) {
+inline Result<Weights> Weights::with_tensors(const Weights& source, std::vector<Tensor> tensors,
+                                             std::shared_ptr<const void> owner, std::string name) {
+    struct Owners {
+        std::shared_ptr<const State> source;
+        std::shared_ptr<const void> tensors;
+    };
+    auto state = std::make_shared<State>();
+    state->name = std::move(name);
+    state->owner = std::make_shared<const Owners>(Owners{source.state_, std::move(owner)});
+    state->format = source.format();
+    state->companions = source.held().companions;
+    state->metadata = source.metadata();
+    state->metadata.name_file(state->name);
+    state->tensors = std::move(tensors);
+    auto by_name = detail::index_by_name(state->tensors);
+    if (!by_name) return std::move(by_name).error().in(state->name);
+    state->by_name = *std::move(by_name);
+    return finish(std::move(state));
+}
+
+inline Result<void> Weights::read(std::span<const std::byte> bytes, WeightsFormat format, State& state) {
+    state.format = format;
+    if (format == WeightsFormat::gguf) {
         DECANT_TRY(detail::GgufFile file, detail::read_gguf(bytes));
         state.metadata = std::move(file.metadata);
         state.metadata.name_file(state.name);
@@ -180,6 +226,22 @@ inline Result<void> Weights::read_folder(const std::filesystem::path& path, Stat
     auto by_name = detail::index_by_name(state.tensors);
     if (!by_name) return std::move(by_name).error().in(state.name);
     state.by_name = *std::move(by_name);
+    state.format = WeightsFormat::folder;
+    DECANT_TRY(auto companions, detail::read_companions(path));
+    state.companions = std::make_shared<const std::vector<detail::Companion>>(std::move(companions));
+    for (const detail::Companion& companion : *state.companions) {
+        if (companion.name != "config.json") continue;
+        const auto bytes = companion.mapping.bytes();
+        const std::string file = detail::display(path / companion.name);
+        auto pairs = detail::read_config_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        if (!pairs) return std::move(pairs).error().in(file);
+        state.config = std::move(pairs->bytes);
+        ByteReader in(state.config);
+        auto metadata = Metadata::read(in, pairs->count);
+        if (!metadata) return std::move(metadata).error().in(file);
+        state.metadata = *std::move(metadata);
+        state.metadata.name_file(file);
+    }
     return {};
 }
 

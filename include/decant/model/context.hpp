@@ -12,6 +12,7 @@
 #include <decant/core/token.hpp>
 #include <decant/model/logits.hpp>
 #include <decant/model/model.hpp>
+#include <decant/model/workspace.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -162,6 +163,10 @@ class Context {
                 "erase tokens that are there");
         }
         if (state_->options.rows == 0) return no_capacity();
+        if (sequence.pool().states().size() > 0) {
+            return Error{ErrorCode::unsupported, "a model whose layers keep a state", "erase",
+                         "prefill a sequence without these tokens"};
+        }
         const std::size_t size = sequence.size() - count;
         if (count == 0) return {};
         state_->begun.clear();
@@ -356,6 +361,7 @@ class Context {
                 for (const Part* other = parts.data(); other != &part; ++other)
                     kept += part.sequence->kept_by(*other->sequence) ? 1 : 0;
                 DECANT_CHECK(part.sequence->make_room(part.tokens.size(), kept));
+                DECANT_CHECK(part.sequence->make_state());
             }
             return {};
         }
@@ -489,6 +495,8 @@ class Context {
             cache_slots.resize(shape.rows);
             wanted.resize(shape.wanted);
             tables.assign(std::size_t{shape.sequences} * shape.table, -1);
+            states_from.assign(shape.sequences, -1);
+            states_to.assign(shape.sequences, -1);
             marks.reserve(shape.sequences);
             begun.reserve(shape.sequences);
             if (shape.best > 0) {
@@ -519,6 +527,8 @@ class Context {
                 const Part& part = parts[s];
                 const std::span<const std::int32_t> table = part.sequence->table();
                 std::copy(table.begin(), table.end(), tables.begin() + static_cast<std::ptrdiff_t>(s * shape.table));
+                states_from[s] = part.sequence->state_;
+                states_to[s] = part.sequence->next_state_;
                 for (std::size_t i = 0; i < part.tokens.size(); ++i, ++row) {
                     const std::size_t position = part.sequence->size() + i;
                     tokens[row] = id(part.tokens[i]);
@@ -541,6 +551,8 @@ class Context {
                       cache_slots,
                       {},
                       tables,
+                      states_from,
+                      states_to,
                       wanted,
                       picks,
                       {adjustments, ends, allowed, masks}};
@@ -577,8 +589,8 @@ class Context {
             for (auto* values : {&tokens, &sequences}) pad(*values, 0);
             for (auto* values : {&positions, &cache_slots, &sources}) pad(*values, used);
             pad(wanted, 0);
-            inputs = {used,    0,      tokens, positions, sequences, cache_slots,
-                      sources, tables, wanted, false,     {},        PassVariant::move};
+            inputs = {used,   0,           tokens,    positions, sequences, cache_slots, sources,
+                      tables, states_from, states_to, wanted,    false,     {},          PassVariant::move};
         }
 
         static void pad(std::vector<std::int32_t>& values, std::uint32_t used) {
@@ -596,7 +608,8 @@ class Context {
         std::unique_ptr<typename B::Pass> pass;
         std::vector<Begun> begun;  // empty unless a pass was begun and nothing else since
         bool finished = false;     // its steps
-        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, wanted;
+        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, states_from, states_to,
+            wanted;
         std::vector<LogitAdjustment> adjustments;
         std::vector<std::uint32_t> ends, allowed;
         std::vector<std::int32_t> masks;

@@ -71,7 +71,7 @@ class Model {
 
     static Result<std::shared_ptr<const State>> bind_state(const Weights& weights, B backend) {
         DECANT_TRY(ModelSpec spec, read_spec(weights));
-        DECANT_TRY(auto bound, bind_gguf(weights, backend, spec));
+        DECANT_TRY(auto bound, bind_weights(weights, backend, spec));
         return std::shared_ptr<const State>(
             std::make_shared<State>(State{weights, std::move(backend), std::move(spec), std::move(bound)}));
     }

@@ -42,22 +42,24 @@ struct MemoryPlan {
                                                const B& backend = {}) {
         const detail::MathGuard guard;
         DECANT_TRY(ModelSpec spec, read_spec(weights));
-        DECANT_TRY(spec.vocabulary, vocabulary_of(weights));
-        const CacheShape shape{spec.cache_layers(), cache.block_tokens, cache.dtype};
+        DECANT_TRY(spec.vocabulary, vocabulary_of(weights, spec));
+        const CacheShape shape = cache.shape(spec.cache_layers());
         DECANT_TRY(const std::size_t blocks, BlockPool<B>::blocks_for(shape, cache.tokens));
         const PassShape pass = Context<B>::shape_for(context, static_cast<std::uint32_t>(blocks));
 
         MemoryPlan plan;
         plan.weights = static_cast<std::size_t>(weights.bytes());
-        plan.cache = blocks * shape.block_bytes();
+        plan.cache = shape.blocks_offset() + blocks * shape.block_bytes();
         plan.workspace = Workspace<B>::floats(spec, pass) * sizeof(float) +
                          backend.pass_bytes(pass, widest_input(spec), Context<B>::pass_participants(threads));
         const std::size_t table = blocks * sizeof(std::int32_t);
-        plan.bookkeeping = 2 * table                                      // the pool's references and free list
-                           + blocks * cache.block_tokens * sizeof(Token)  // the tokens of full sequences
-                           + table                                        // their block tables
-                           + pass.sequences * table                       // a pass's copy of them
-                           + (4 * std::size_t{pass.rows} + pass.wanted) * sizeof(std::int32_t);
+        plan.bookkeeping =
+            2 * table                                      // the pool's references and free list
+            + blocks * cache.block_tokens * sizeof(Token)  // the tokens of full sequences
+            + table                                        // their block tables
+            + pass.sequences * table                       // a pass's copy of them
+            + (4 * std::size_t{pass.rows} + pass.wanted + 2 * (std::size_t{pass.sequences} + shape.states)) *
+                  sizeof(std::int32_t);
         return plan;
     }
 };

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace decant::inline DECANT_ABI {
 
@@ -53,6 +54,8 @@ struct F32 {
 
     /// One number.
     static void dequantize(const std::byte* block, float* out) noexcept { *out = detail::load<float>(block); }
+    /// One number, exactly.
+    static void quantize(const float* number, std::byte* block) noexcept { std::memcpy(block, number, sizeof *number); }
 
     /// Columns [first_column, first_column + columns) of `rows` (1 to 16) rows to a panel. Rows that are not there
     /// become zero.
@@ -70,6 +73,10 @@ struct F16 {
     static void dequantize(const std::byte* block, float* out) noexcept {
         *out = half_to_float(detail::load<std::uint16_t>(block));
     }
+    /// One number, to nearest.
+    static void quantize(const float* number, std::byte* block) noexcept {
+        detail::store(block, float_to_half(*number));
+    }
 
     /// See F32.
     static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
@@ -85,6 +92,10 @@ struct BF16 {
     /// One number.
     static void dequantize(const std::byte* block, float* out) noexcept {
         *out = bfloat16_to_float(detail::load<std::uint16_t>(block));
+    }
+    /// One number, to nearest.
+    static void quantize(const float* number, std::byte* block) noexcept {
+        detail::store(block, float_to_bfloat16(*number));
     }
 
     /// See F32.

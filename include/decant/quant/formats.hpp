@@ -47,4 +47,25 @@ inline void dequantize_row(DType dtype, const std::byte* row, std::size_t column
     static_cast<void>(known);
 }
 
+/// Whether `quantize_row` writes the dtype.
+[[nodiscard]] constexpr bool can_quantize(DType dtype) noexcept {
+    bool can = false;
+    visit_format(dtype, [&]<class Format>(Format) { can = WritableFormat<Format>; });
+    return can;
+}
+
+/// Writes `columns` numbers (a multiple of the dtype's block) as a row of a dtype that `can_quantize`. What becomes of
+/// numbers that are not finite is told at `WritableFormat`.
+inline void quantize_row(DType dtype, const float* numbers, std::size_t columns, std::byte* row) noexcept {
+    DECANT_ASSERT(can_quantize(dtype));
+    visit_format(dtype, [&]<class Format>(Format) {
+        if constexpr (WritableFormat<Format>) {
+            constexpr DTypeTraits layout = traits(Format::dtype);
+            DECANT_ASSERT(columns % layout.block_elements == 0);
+            for (std::size_t block = 0; block < columns / layout.block_elements; ++block)
+                Format::quantize(numbers + block * layout.block_elements, row + block * layout.block_bytes);
+        }
+    });
+}
+
 }  // namespace decant::inline DECANT_ABI

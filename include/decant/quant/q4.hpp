@@ -11,6 +11,7 @@
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +28,12 @@ inline void unpack_nibbles(const std::byte* from, std::uint8_t* codes) noexcept 
     const Words words = load<Words>(from);
     for (std::size_t group = 0; group < 4; ++group) store_group(codes, group, words.word[group] & low);
     for (std::size_t group = 0; group < 4; ++group) store_group(codes, group + 4, (words.word[group] >> 4) & low);
+}
+
+/// The reverse: column i's code is `code(i)`, below 16.
+template <class Code>
+inline void pack_nibbles(std::uint8_t (&codes)[16], Code code) noexcept {
+    for (std::size_t i = 0; i < 16; ++i) codes[i] = static_cast<std::uint8_t>(code(i) | code(i + 16) << 4);
 }
 
 }  // namespace detail
@@ -54,6 +61,27 @@ struct Q4_0 {
             out[i] = scale * static_cast<float>((in.codes[i] & 0x0F) - bias);
             out[i + 16] = scale * static_cast<float>((in.codes[i] >> 4) - bias);
         }
+    }
+
+    /// 32 numbers to one block. The scale makes the number of largest magnitude code 0, which has a magnitude more than
+    /// the largest code: scale = number / -8, code = floor(number / scale + 8.5), at most 15.
+    static void quantize(const float* numbers, std::byte* block) noexcept {
+        float largest = 0.0f;
+        float magnitude = 0.0f;
+        for (std::size_t i = 0; i < 32; ++i) {
+            const float candidate = std::fabs(numbers[i]);
+            if (candidate > magnitude) {
+                magnitude = candidate;
+                largest = numbers[i];
+            }
+        }
+        const float scale = largest / -8.0f;
+        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        Block out;
+        out.scale = float_to_half(scale);
+        detail::pack_nibbles(out.codes,
+                             [&](std::size_t i) { return detail::code_of(numbers[i] * inverse + 8.5f, 15.0f); });
+        detail::store(block, out);
     }
 
     /// One block to one row of a panel; the pointers are at the row's place.
@@ -95,6 +123,25 @@ struct Q4_1 {
             out[i] = scale * static_cast<float>(in.codes[i] & 0x0F) + offset;
             out[i + 16] = scale * static_cast<float>(in.codes[i] >> 4) + offset;
         }
+    }
+
+    /// 32 numbers to one block: offset = minimum, scale = (maximum - minimum) / 15, code = floor((number - minimum) /
+    /// scale + 0.5).
+    static void quantize(const float* numbers, std::byte* block) noexcept {
+        float lowest = numbers[0];
+        float highest = numbers[0];
+        for (std::size_t i = 1; i < 32; ++i) {
+            lowest = numbers[i] < lowest ? numbers[i] : lowest;
+            highest = numbers[i] > highest ? numbers[i] : highest;
+        }
+        const float scale = (highest - lowest) / 15.0f;
+        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        Block out;
+        out.scale = float_to_half(scale);
+        out.offset = float_to_half(lowest);
+        detail::pack_nibbles(
+            out.codes, [&](std::size_t i) { return detail::code_of((numbers[i] - lowest) * inverse + 0.5f, 15.0f); });
+        detail::store(block, out);
     }
 
     /// See Q4_0.

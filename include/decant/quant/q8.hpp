@@ -9,6 +9,7 @@
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,6 +35,27 @@ struct Q8_0 {
         const auto in = detail::load<Block>(block);
         const float scale = half_to_float(in.scale);
         for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(in.values[i]);
+    }
+
+    /// 32 numbers to one block: scale = largest magnitude / 127, value = number / scale to nearest, halves away from
+    /// zero.
+    static void quantize(const float* numbers, std::byte* block) noexcept {
+        float largest = 0.0f;
+        for (std::size_t i = 0; i < 32; ++i) {
+            const float magnitude = std::fabs(numbers[i]);
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        const float scale = largest / 127.0f;
+        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        Block out;
+        out.scale = float_to_half(scale);
+        for (std::size_t i = 0; i < 32; ++i) {
+            const float magnitude = std::fabs(numbers[i] * inverse);
+            const int whole = detail::code_of(magnitude, 127.0f);
+            const int rounded = whole + (whole < 127 && magnitude - static_cast<float>(whole) >= 0.5f ? 1 : 0);
+            out.values[i] = static_cast<std::int8_t>(std::signbit(numbers[i]) ? -rounded : rounded);
+        }
+        detail::store(block, out);
     }
 
     /// One block to one row of a panel; the pointers are at the row's place.

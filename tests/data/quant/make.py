@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-"""Makes the reference data of the dequantization tests: raw blocks and what the `gguf` package makes of them.
+"""Makes the reference data of the quantization tests: raw blocks and what the `gguf` package makes of them, and back.
 
     pip install numpy gguf==0.19.0
     python make.py
@@ -9,7 +9,11 @@ For each format NAME this writes, beside itself, NAME.blocks.bin (raw blocks as 
 little-endian F32 values of all blocks, from gguf.quants.dequantize). Blocks are random bytes, with these changes: the
 16-bit floats of a block run through a list of extremes (both zeros, smallest and largest subnormal and normal numbers of
 both signs) and random finite numbers, never infinity or NaN; the first three blocks have all other bytes 0x00, all 0xFF, and
-counting up. F16 and BF16 files are rows of such numbers. The seed is fixed: the output is the same every time.
+counting up. F16 and BF16 files are rows of such numbers.
+
+weights.f32.bin holds numbers to quantize, in blocks of 32, and NAME.quantized.bin what gguf.quants.quantize makes of them:
+random blocks of many magnitudes, and blocks where something is special (see `weights`). The seeds are fixed: the output is
+the same every time.
 """
 
 import pathlib
@@ -51,6 +55,25 @@ def blocks_of(random, name):
     return blocks
 
 
+def weights(random):
+    magnitudes = 10.0 ** random.uniform(-9, 4, (48, 1))
+    blocks = (random.standard_normal((64, 32)) * np.concatenate([magnitudes, np.ones((16, 1))])).astype(np.float32)
+    blocks[48] = 0  # no scale
+    blocks[49] = 0.7  # no range
+    blocks[50] = -0.7
+    blocks[51] = np.where(np.arange(32) == 17, -3, 0)  # one number
+    blocks[52] = np.arange(-16, 16) / 2  # halves between the codes of Q4_0
+    blocks[53] = np.arange(32) / 2 - 0.5  # halves between the codes of Q4_1
+    blocks[54] = np.concatenate([np.arange(-15, 16) / 2, [127]])  # halves between the codes of Q8_0
+    blocks[55] = np.concatenate([[5, -5], random.uniform(-4, 4, 30)])  # the largest magnitude twice: the first counts
+    blocks[56] = np.concatenate([[-5, 5], random.uniform(-4, 4, 30)])
+    blocks[57] = abs(blocks[57])
+    blocks[58] = -abs(blocks[58])
+    blocks[59] = np.nextafter(np.float32(0.5), np.float32(0))  # below a half
+    blocks[59, 0] = 127
+    return blocks
+
+
 def main():
     here = pathlib.Path(__file__).parent
     random = np.random.default_rng(20)
@@ -64,6 +87,11 @@ def main():
         assert np.isfinite(values).all()
         (here / f"{name}.blocks.bin").write_bytes(raw.tobytes())
         (here / f"{name}.f32.bin").write_bytes(values.tobytes())
+    numbers = weights(np.random.default_rng(21))
+    (here / "weights.f32.bin").write_bytes(numbers.astype("<f4").tobytes())
+    for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q8_0"):
+        quantized = gguf.quants.quantize(numbers, GGMLQuantizationType[name])
+        (here / f"{name}.quantized.bin").write_bytes(quantized.tobytes())
 
 
 if __name__ == "__main__":

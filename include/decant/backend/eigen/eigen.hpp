@@ -51,6 +51,12 @@ struct EigenKernels {
         for (; i < n; ++i) sum += a[i] * b[i];
         return sum;
     }
+    /// Sum over i of a[i], in order.
+    static float sum(const float* a, std::size_t n) {
+        float sum = 0.0f;
+        for (std::size_t i = 0; i < n; ++i) sum += a[i];
+        return sum;
+    }
 
     static Row row(const host::View& view, std::size_t r) {
         return {view.row(r), static_cast<::Eigen::Index>(view.columns)};
@@ -63,15 +69,18 @@ struct EigenKernels {
     }
 
     static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, std::byte*) {
-        const std::uint32_t n = op.weight->columns;
-        ::Eigen::ArrayXf weight(static_cast<::Eigen::Index>(n));
-        dequantize_row(op.weight->dtype, op.weight->data, n, weight.data());
-        for (std::uint32_t group = 0; group < op.x.columns; group += n) {
-            const float* x = op.x.row(t) + group;
-            float* y = op.y.row(t) + group;
-            const float scale = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
+        const std::uint32_t n = op.x.columns / op.groups;
+        ::Eigen::ArrayXf weight(static_cast<::Eigen::Index>(n)), bias(static_cast<::Eigen::Index>(n)), x(bias);
+        for (std::uint32_t g = 0; g < op.groups; ++g) {
+            op.load(*op.weight, g, weight.data(), op.spec.offset);
+            bias.setZero();
+            if (op.bias != nullptr) op.load(*op.bias, g, bias.data(), 0.0f);
+            std::copy_n(op.x.row(t) + g * n, n, x.data());
+            if (op.spec.centered) x -= sum(x.data(), n) / static_cast<float>(n);
+            float* y = op.y.row(t) + g * n;
+            const float scale = 1.0f / std::sqrt(dot(x.data(), x.data(), n) / static_cast<float>(n) + op.spec.epsilon);
             for (std::uint32_t i = 0; i < n; ++i) {
-                const float value = weight[i] * (x[i] * scale);
+                const float value = weight[i] * (x[i] * scale) + bias[i];
                 y[i] = op.accumulate ? y[i] + value : value;
             }
         }
@@ -80,7 +89,7 @@ struct EigenKernels {
     static void run(const host::Prepare&, const host::Frame&, std::uint32_t, std::byte*) {}
 
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
-        const auto [target, first, columns] = op.place(tile);
+        const auto [target, first, columns, from] = op.place(tile);
         const host::Weight& w = *target->weight;
         float* const values = reinterpret_cast<float*>(scratch);
         float* const sums = values + piece;
@@ -91,7 +100,7 @@ struct EigenKernels {
             for (std::size_t k = 0; k < w.columns; k += piece) {  // pieces in order
                 const std::size_t n = (std::min)(piece, w.columns - k);
                 dequantize_row(w.dtype, w.row(o) + k / layout.block_elements * layout.block_bytes, n, values);
-                for (std::uint32_t t = 0; t < rows; ++t) sums[t] += dot(op.x.row(t) + k, values, n);
+                for (std::uint32_t t = 0; t < rows; ++t) sums[t] += dot(op.x.row(t) + from + k, values, n);
             }
             float bias = 0.0f;
             if (target->bias != nullptr) {
@@ -115,6 +124,7 @@ struct EigenKernels {
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte*) {
         std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
         write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
+        if (f.cache.shape->layers[op.layer].latent) return;
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
@@ -122,14 +132,14 @@ struct EigenKernels {
         const host::AttentionTile work(op, f, tile);
         const DType dtype = f.cache.shape->dtype;
         const std::size_t dim = op.spec.head_dim;
+        const std::size_t value_dim = op.spec.value_dim();
         ::Eigen::ArrayXf cached(static_cast<::Eigen::Index>(dim));
         for (std::size_t h = work.first_head; h < work.first_head + work.heads; ++h) {
             const float* q = op.q.row(work.row) + h * dim;
-            float* const y_data = op.y.row(work.row) + h * dim;
-            Row y(y_data, static_cast<::Eigen::Index>(dim));
+            float* const y_data = op.y.row(work.row) + h * value_dim;
+            Row y(y_data, static_cast<::Eigen::Index>(value_dim));
             y.setZero();
-            float highest = -std::numeric_limits<float>::infinity();
-            float total = 0.0f;
+            auto [highest, total] = op.start(h);
             for (std::size_t first = work.begin, count; first < work.length; first += count) {
                 count = work.count(first);
                 const std::byte* keys[host::attention_tile];
@@ -139,6 +149,7 @@ struct EigenKernels {
                 for (std::size_t j = 0; j < count; ++j) {
                     dequantize_row(dtype, keys[j], dim, cached.data());
                     scores[j] = op.spec.scale * dot(q, cached.data(), dim);
+                    if (op.spec.softcap > 0.0f) scores[j] = op.spec.softcap * std::tanh(scores[j] / op.spec.softcap);
                     peak = (std::max)(peak, scores[j]);
                 }
                 const float keep = std::exp(highest - peak);  // 0 in the first tile
@@ -148,8 +159,8 @@ struct EigenKernels {
                 for (std::size_t j = 0; j < count; ++j) {
                     const float p = std::exp(scores[j] - peak);
                     total += p;
-                    dequantize_row(dtype, keys[j] + work.to_value, dim, cached.data());
-                    for (std::size_t i = 0; i < dim; ++i) y_data[i] += p * cached[static_cast<::Eigen::Index>(i)];
+                    dequantize_row(dtype, keys[j] + work.to_value, value_dim, cached.data());
+                    for (std::size_t i = 0; i < value_dim; ++i) y_data[i] += p * cached[static_cast<::Eigen::Index>(i)];
                 }
             }
             y /= total;
@@ -157,10 +168,16 @@ struct EigenKernels {
     }
 
     static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, std::byte*) {
-        const float* g = op.gate.row(t);
-        const float* u = op.up.row(t);
-        float* y = op.y.row(t);
-        for (std::uint32_t i = 0; i < op.y.columns; ++i) y[i] = activate(op.activation, g[i]) * u[i];
+        const auto [f, alpha, limit] = op.spec;
+        for (std::uint32_t i = 0; i < op.y.columns; ++i) {
+            float g = op.gate.row(t)[i];
+            float u = op.up.data == nullptr ? 1.0f : op.up.row(t)[i];
+            if (limit > 0.0f) {
+                g = (std::min)(g, limit);
+                u = std::clamp(u, -limit, limit) + 1.0f;
+            }
+            op.y.row(t)[i] = activate(f, alpha * g) / alpha * u;
+        }
     }
 
     static float activate(Activation activation, float x) {
@@ -170,8 +187,51 @@ struct EigenKernels {
                 constexpr float root = 0.7978845608028654f;  // sqrt(2 / pi)
                 return 0.5f * x * (1.0f + std::tanh(root * (x + 0.044715f * x * x * x)));
             }
+            case Activation::gelu: return 0.5f * x * (1.0f + std::erf(x * 0.7071067811865476f));  // x / sqrt(2)
         }
         return x;
+    }
+
+    static void run(const host::Softcap& op, const host::Frame&, std::uint32_t t, std::byte*) {
+        for (std::uint32_t i = 0; i < op.x.columns; ++i) op.x.row(t)[i] = op.cap * std::tanh(op.x.row(t)[i] / op.cap);
+    }
+
+    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, std::byte*) { op.compute(t); }
+
+    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, std::byte*) { op.compute(t); }
+
+    static void run(const host::Experts& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
+        const host::Experts::Place place = op.place(tile);
+        const host::Weight& w = op.weights[place.expert];
+        const DTypeTraits layout = traits(w.dtype);
+        float* const values = reinterpret_cast<float*>(scratch);
+        float bias[host::linear_tile];
+        op.load_bias(place, bias);
+        op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t from) {
+            for (std::uint32_t o = 0; o < place.columns; ++o) {
+                float sum = 0.0f;
+                for (std::size_t k = 0; k < w.columns; k += piece) {
+                    const std::size_t n = (std::min)(piece, w.columns - k);
+                    dequantize_row(w.dtype, w.row(place.column + o) + k / layout.block_elements * layout.block_bytes, n,
+                                   values);
+                    sum += dot(op.x.row(t) + from + k, values, n);
+                }
+                op.out.row(t)[c * op.columns() + place.column + o] = sum + bias[o];
+            }
+        });
+    }
+
+    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, std::byte*) { op.compute(t); }
+
+    static void run(const host::Convolve& op, const host::Frame& f, std::uint32_t t, std::byte* scratch) {
+        op.compute(f, t, reinterpret_cast<float*>(scratch));
+    }
+
+    static void run(const host::Scan& op, const host::Frame& f, std::uint32_t tile, std::byte*) {
+        op.compute(f, tile, [&](float decay, float input, const float* b, const float* c, float* state) {
+            for (std::uint32_t n = 0; n < op.spec.size; ++n) state[n] = decay * state[n] + input * b[n];
+            return dot(state, c, op.spec.size);
+        });
     }
 
     static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, std::byte*) {

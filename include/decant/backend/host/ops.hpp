@@ -49,9 +49,10 @@ struct Weight {
     [[nodiscard]] const std::byte* row(std::size_t r) const noexcept { return data + r * row_bytes; }
 };
 
-/// One product of a `linear`: out = x weight^T (+ bias), or out += ... with `accumulate` (the residual stream).
+/// One product of a `linear`: out = x weight^T (+ bias), or out += ... with `accumulate` (the residual stream). Where x
+/// is wider than the weight, it is cut into groups as wide, and each gives an equal part of out: a product per head.
 struct LinearTarget {
-    const Weight* weight = nullptr;  ///< [out.columns, x.columns]
+    const Weight* weight = nullptr;  ///< [out.columns, x.columns / groups]
     const Weight* bias = nullptr;    ///< [out.columns] or null
     View out;
     bool accumulate = false;
@@ -59,12 +60,28 @@ struct LinearTarget {
 
 /// A KV pool as the operations see it.
 struct Cache {
-    std::byte* data = nullptr;
+    std::byte* data = nullptr;    ///< of the blocks
+    std::byte* states = nullptr;  ///< in front of them
     const CacheShape* shape = nullptr;
 
     std::size_t block_bytes = 0;
+    std::size_t state_bytes = 0;
 
-    /// Address of the K row of a slot; its V row lies `to_value(layer)` bytes further.
+    Cache() = default;
+    Cache(std::byte* pool, const CacheShape& layout)
+        : data(pool + layout.blocks_offset()),
+          states(pool),
+          shape(&layout),
+          block_bytes(layout.block_bytes()),
+          state_bytes(layout.state_bytes()) {}
+
+    /// A layer's part of a state.
+    [[nodiscard]] float* state(std::uint32_t layer, std::int32_t slot) const {
+        return reinterpret_cast<float*>(states + static_cast<std::size_t>(slot) * state_bytes +
+                                        shape->state_offset(layer));
+    }
+
+    /// Address of the K row of a slot; its V row lies `to_value(layer)` bytes further, unless it is latent.
     [[nodiscard]] std::byte* key(std::uint32_t layer, std::size_t slot) const {
         return data + slot / shape->block_tokens * block_bytes + shape->layer_offset(layer) +
                slot % shape->block_tokens * shape->row_bytes(layer);
@@ -83,6 +100,10 @@ struct Frame {
     [[nodiscard]] std::uint32_t rows(RowSet set) const noexcept {
         return set == RowSet::tokens ? inputs.rows : inputs.wanted_rows;
     }
+    /// Sequences in the pass, whose rows follow one another.
+    [[nodiscard]] std::uint32_t sequences() const noexcept {
+        return inputs.rows == 0 ? 0 : static_cast<std::uint32_t>(inputs.sequences[inputs.rows - 1]) + 1;
+    }
 };
 
 // Output columns of a `linear` that one tile computes, and cache positions that attention takes at a time. Both count
@@ -98,15 +119,26 @@ struct Embed {
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// y[t, g, i] (+)= x[t, g, i] / sqrt(mean(x[t, g, :]^2) + epsilon) * weight[i], where rows are cut into groups as long
-/// as the weight: one group for a norm of the residual stream, one per head for a norm of q or k.
+/// y[t, g, i] (+)= norm(x[t, g, :])[i] as `NormSpec` says, where rows are cut into groups: one for a norm of the
+/// residual stream, one per head for a norm of q or k. The weight is as long as a group, or as the row.
 struct Norm {
     View x;
-    const Weight* weight = nullptr;  ///< [columns of a group] of F32, F16 or BF16
+    const Weight* weight = nullptr;  ///< [columns of a group] or [x.columns] of F32, F16 or BF16
     NormSpec spec;
     View y;
     bool accumulate = false;
+    const Weight* bias = nullptr;  ///< as the weight, or null
+    std::uint32_t groups = 1;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
+
+    /// The weight and bias of group g as floats; `values` is room for as many.
+    void load(const Weight& from, std::uint32_t g, float* values, float offset) const {
+        const std::uint32_t n = x.columns / groups;
+        const std::byte* data = from.data + (from.columns > n ? row_bytes(from.dtype, g * std::size_t{n}) : 0);
+        dequantize_row(from.dtype, data, n, values);
+        if (offset != 0.0f)
+            for (std::uint32_t i = 0; i < n; ++i) values[i] += offset;
+    }
 };
 
 /// Turns x into the form that the products after it read (a quantized copy in the backend's own workspace).
@@ -128,23 +160,33 @@ struct Linear {
         for (std::uint32_t n = 0; n < count; ++n) sum += tiles_of(targets[n]);
         return sum;
     }
-    /// The target that tile `tile` belongs to and its first output column.
+    /// The target that tile `tile` belongs to, its first output column, and the first column of x that it reads.
     struct Place {
         const LinearTarget* target;
         std::uint32_t column;
         std::uint32_t columns;
+        std::uint32_t from;
     };
     [[nodiscard]] Place place(std::uint32_t tile) const {
         std::uint32_t n = 0;
         while (tile >= tiles_of(targets[n])) tile -= tiles_of(targets[n++]);
-        const std::uint32_t column = tile * linear_tile;
-        return {&targets[n], column, (std::min)(linear_tile, targets[n].out.columns - column)};
+        const std::uint32_t width = group_width(targets[n]);
+        const std::uint32_t each = tiles_in(width);
+        const std::uint32_t group = tile / each;
+        const std::uint32_t within = tile % each * linear_tile;
+        return {&targets[n], group * width + within, (std::min)(linear_tile, width - within),
+                group * targets[n].weight->columns};
     }
 
  private:
-    static std::uint32_t tiles_of(const LinearTarget& target) {
-        return (target.out.columns + linear_tile - 1) / linear_tile;
+    [[nodiscard]] std::uint32_t groups(const LinearTarget& target) const { return x.columns / target.weight->columns; }
+    [[nodiscard]] std::uint32_t group_width(const LinearTarget& target) const {
+        return target.out.columns / groups(target);
     }
+    [[nodiscard]] std::uint32_t tiles_of(const LinearTarget& target) const {
+        return groups(target) * tiles_in(group_width(target));
+    }
+    static std::uint32_t tiles_in(std::uint32_t columns) { return (columns + linear_tile - 1) / linear_tile; }
 };
 
 /// y[t, i] = magnitude cos(a), y[t, dim/2 + i] = magnitude sin(a) with a = positions[t] * frequencies[i]
@@ -176,7 +218,7 @@ struct Rope {
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// Writes row t of k and v to cache_slots[t] of the cache, rounded to its dtype.
+/// Writes row t of k and v (unless it is latent) to cache_slots[t] of the cache, rounded to its dtype.
 struct Store {
     View k;
     View v;
@@ -185,14 +227,28 @@ struct Store {
 };
 
 /// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
-/// with a window only p > positions[t] - window. Online softmax (Milakov and Gimelshein 2018) over tiles of
-/// `attention_tile` positions.
+/// with a window only p > positions[t] - window; with a softcap c the scores are c tanh(score / c); with sinks the
+/// softmax has one more term, exp(sinks[h]), which weighs nothing. Online softmax (Milakov and Gimelshein 2018) over
+/// tiles of `attention_tile` positions.
 struct Attend {
     View q;
     std::uint32_t layer = 0;
     AttentionSpec spec;
     View y;
+    const Weight* sinks = nullptr;  ///< [heads] of F32, F16 or BF16, or null
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(q.rows) * spec.kv_heads; }
+
+    /// Where the online softmax of a head begins: its largest score so far and the sum of exp(score - largest).
+    struct Start {
+        float highest = -std::numeric_limits<float>::infinity();
+        float total = 0.0f;
+    };
+    [[nodiscard]] Start start(std::size_t head) const {
+        if (sinks == nullptr) return {};
+        Start start{0.0f, 1.0f};
+        dequantize_row(sinks->dtype, sinks->data + row_bytes(sinks->dtype, head), 1, &start.highest);
+        return start;
+    }
 };
 
 /// What one tile of an `Attend` works on: the query heads of one row that share a key head.
@@ -203,7 +259,8 @@ struct AttentionTile {
           first_head(tile % op.spec.kv_heads * heads),
           length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
           begin(op.spec.window == 0 ? 0 : length - (std::min)(length, std::size_t{op.spec.window})),
-          to_value(f.cache.to_value(op.layer)),
+          to_value(op.spec.key_skip > 0 ? op.spec.key_skip * traits(f.cache.shape->dtype).block_bytes
+                                        : f.cache.to_value(op.layer)),
           cache_(&f.cache),
           table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
           offset_(f.cache.shape->layer_offset(op.layer) +
@@ -240,13 +297,35 @@ struct AttentionTile {
     std::size_t row_bytes_;
 };
 
-/// y[t, i] = f(gate[t, i]) * up[t, i]
+/// y[t, i] = f(gate[t, i]) up[t, i], or what else `GateSpec` says; without `up` y[t, i] = f(gate[t, i])
 struct Gate {
     View gate;
-    View up;
-    Activation activation = Activation::silu;
+    View up;  ///< data is null if there is none
+    GateSpec spec;
     View y;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(gate.rows); }
+};
+
+/// x[t, i] = cap tanh(x[t, i] / cap)
+struct Softcap {
+    View x;
+    float cap = 1.0f;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
+};
+
+/// Copies part of every head, as `CopySpec` says.
+struct Copy {
+    View x;
+    View y;
+    CopySpec spec;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
+
+    void compute(std::uint32_t t) const {
+        const float* from = x.row(t) + spec.x_first;
+        float* to = y.row(t) + spec.y_first;
+        for (std::uint32_t h = 0; h < spec.heads; ++h, from += spec.x_head, to += spec.y_head)
+            std::copy_n(from, spec.count, to);
+    }
 };
 
 /// y[i, :] = x[wanted[i], :]
@@ -324,6 +403,242 @@ struct Pick {
     }
 };
 
+/// y[t] = the experts of row t as `RouteSpec` says, [chosen] ids (the bits of int32), then their weights. Ids ascend in
+/// no order but that of the scores; of equal ones the lower id wins.
+struct Route {
+    View scores;                   ///< [rows, experts]
+    const Weight* bias = nullptr;  ///< [experts] of F32, F16 or BF16: counts for the choice alone; or null
+    RouteSpec spec;
+    View y;  ///< [rows, 2 chosen]
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(scores.rows); }
+
+    /// The expert of a row's choice c, and its weight.
+    static std::uint32_t expert(const View& routes, std::size_t t, std::size_t c) {
+        return static_cast<std::uint32_t>(std::bit_cast<std::int32_t>(routes.row(t)[c]));
+    }
+    static float weight(const View& routes, std::size_t t, std::size_t c) {
+        return routes.row(t)[routes.columns / 2 + c];
+    }
+
+    /// Row t, for every backend; a column of scores is overwritten with what the choice goes by.
+    void compute(std::uint32_t t) const {
+        constexpr float lowest = -std::numeric_limits<float>::infinity();
+        const std::uint32_t n = spec.experts;
+        float* const s = scores.row(t);
+        float* const ids = y.row(t);
+        float* const weights = ids + spec.chosen;
+        double sum = 0.0;
+        const float peak = *std::max_element(s, s + n);
+        for (std::uint32_t e = 0; e < n; ++e) {
+            s[e] =
+                spec.scoring == RouteSpec::Scoring::sigmoid ? 1.0f / (1.0f + std::exp(-s[e])) : std::exp(s[e] - peak);
+            sum += static_cast<double>(s[e]);
+        }
+        if (spec.scoring == RouteSpec::Scoring::softmax)
+            for (std::uint32_t e = 0; e < n; ++e) s[e] = static_cast<float>(static_cast<double>(s[e]) / sum);
+
+        const auto choice = [&](std::uint32_t e) {
+            float offset = 0.0f;
+            if (bias != nullptr) dequantize_row(bias->dtype, bias->data + row_bytes(bias->dtype, e), 1, &offset);
+            return s[e] + offset;
+        };
+        // The groups that may win, as a threshold on their rank: few groups, so each is ranked against all others.
+        const std::uint32_t size = n / spec.groups;
+        const auto group_score = [&](std::uint32_t g) {
+            float best = lowest, second = lowest;
+            for (std::uint32_t e = g * size; e < (g + 1) * size; ++e) {
+                const float value = choice(e);
+                second = (std::max)(second, (std::min)(best, value));
+                best = (std::max)(best, value);
+            }
+            return size > 1 ? best + second : best;
+        };
+        const auto wins = [&](std::uint32_t g) {
+            if (spec.groups_kept >= spec.groups) return true;
+            const float own = group_score(g);
+            std::uint32_t rank = 0;
+            for (std::uint32_t other = 0; other < spec.groups; ++other) {
+                const float score = group_score(other);
+                rank += score > own || (score == own && other < g) ? 1 : 0;
+            }
+            return rank < spec.groups_kept;
+        };
+        std::uint32_t found = 0;
+        const auto place = [&](std::uint32_t e) {
+            const float value = choice(e);
+            std::uint32_t at = found;
+            while (at > 0 && value > weights[at - 1]) --at;
+            if (at == spec.chosen) return;
+            found = (std::min)(found + 1, spec.chosen);
+            for (std::uint32_t c = found - 1; c > at; --c) {
+                weights[c] = weights[c - 1];
+                ids[c] = ids[c - 1];
+            }
+            weights[at] = value;
+            ids[at] = std::bit_cast<float>(static_cast<std::int32_t>(e));
+        };
+        for (std::uint32_t g = 0; g < spec.groups; ++g) {
+            if (!wins(g)) continue;
+            for (std::uint32_t e = g * size; e < (g + 1) * size; ++e) place(e);
+        }
+        float total = 0.0f;
+        for (std::uint32_t c = 0; c < spec.chosen; ++c) total += weights[c] = s[expert(y, t, c)];
+        const float factor = spec.normalize ? spec.scale / (total + 1e-20f) : spec.scale;
+        for (std::uint32_t c = 0; c < spec.chosen; ++c) weights[c] *= factor;
+    }
+};
+
+/// out[t, c] = x[t(, c)] weights[e]^T (+ biases[e]), e the expert of row t's choice c: x is one row for all choices, or
+/// has one for each. A tile is 16 columns of one expert, whose weights are read once for every row that chose it.
+struct Experts {
+    View x;                           ///< [rows, in] or [rows, chosen * in]
+    std::span<const Weight> weights;  ///< [experts] of [out.columns / chosen, in]
+    std::span<const Weight> biases;   ///< [experts] of [out.columns / chosen], or none
+    View routes;                      ///< what `Route` wrote
+    View out;                         ///< [rows, chosen * columns]
+
+    [[nodiscard]] std::uint32_t chosen() const { return routes.columns / 2; }
+    [[nodiscard]] std::uint32_t columns() const { return out.columns / chosen(); }
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
+        return f.rows(x.rows) == 0 ? 0 : static_cast<std::uint32_t>(weights.size()) * tiles_each();
+    }
+    struct Place {
+        std::uint32_t expert;
+        std::uint32_t column;
+        std::uint32_t columns;
+    };
+    [[nodiscard]] Place place(std::uint32_t tile) const {
+        const std::uint32_t column = tile % tiles_each() * linear_tile;
+        return {tile / tiles_each(), column, (std::min)(linear_tile, columns() - column)};
+    }
+    /// Calls `visit(row, choice, first column of x)` for every row that chose the expert.
+    template <class Visit>
+    void rows(const Frame& f, std::uint32_t expert, Visit visit) const {
+        const std::uint32_t in = weights[expert].columns;
+        const std::uint32_t own = x.columns == in ? 0 : in;
+        for (std::uint32_t t = 0; t < f.rows(x.rows); ++t)
+            for (std::uint32_t c = 0; c < chosen(); ++c)
+                if (Route::expert(routes, t, c) == expert) visit(t, c, c * own);
+    }
+    /// The biases of a tile's columns, zeros without them.
+    void load_bias(const Place& place, float* values) const {
+        std::fill_n(values, place.columns, 0.0f);
+        if (biases.empty()) return;
+        const Weight& b = biases[place.expert];
+        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, place.column), place.columns, values);
+    }
+
+ private:
+    [[nodiscard]] std::uint32_t tiles_each() const { return (columns() + linear_tile - 1) / linear_tile; }
+};
+
+/// y[t, :] (+)= sum over choices c, in order, of weight[t, c] x[t, c, :]
+struct Mix {
+    View x;       ///< [rows, chosen * y.columns]
+    View routes;  ///< what `Route` wrote
+    View y;
+    bool accumulate = false;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(y.rows); }
+
+    void compute(std::uint32_t t) const {
+        float* const to = y.row(t);
+        for (std::uint32_t c = 0; c < routes.columns / 2; ++c) {
+            const float* from = x.row(t) + std::size_t{c} * y.columns;
+            const float weight = Route::weight(routes, t, c);
+            for (std::uint32_t i = 0; i < y.columns; ++i)
+                to[i] = (c > 0 || accumulate ? to[i] : 0.0f) + weight * from[i];
+        }
+    }
+};
+
+/// y[t, i] = silu(bias[i] + sum over j < kernel of weight[i, j] x[t - kernel + 1 + j, i]): a causal convolution of
+/// every column with itself. What lies before the pass is in the state, and its last rows are left there.
+struct Convolve {
+    View x;                          ///< [rows, columns]
+    const Weight* weight = nullptr;  ///< [columns, kernel] of F32, F16 or BF16
+    const Weight* bias = nullptr;    ///< [columns] or null
+    std::uint32_t layer = 0;
+    View y;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
+
+    /// Row t, for every backend. `kernel` is room for a row of the weight.
+    void compute(const Frame& f, std::uint32_t t, float* kernel) const {
+        const std::uint32_t taps = weight->columns;
+        const std::uint32_t back = taps - 1;
+        const std::int32_t sequence = f.inputs.sequences[t];
+        std::uint32_t before = 0;  // rows of the sequence in front of this one, as far as they matter
+        while (before < back && before < t && f.inputs.sequences[t - before - 1] == sequence) ++before;
+        const std::int32_t from = f.inputs.states_from[static_cast<std::size_t>(sequence)];
+        const float* past = from < 0 ? nullptr : f.cache.state(layer, from);
+        // Input `age` rows ago.
+        const auto input = [&](std::uint32_t age, std::uint32_t i) {
+            if (age <= before) return x.row(t - age)[i];
+            return past == nullptr ? 0.0f : past[std::size_t{back - (age - before)} * x.columns + i];
+        };
+        for (std::uint32_t i = 0; i < x.columns; ++i) {
+            dequantize_row(weight->dtype, weight->row(i), taps, kernel);
+            float sum = 0.0f;
+            if (bias != nullptr) dequantize_row(bias->dtype, bias->data + row_bytes(bias->dtype, i), 1, &sum);
+            for (std::uint32_t j = 0; j < taps; ++j) sum += kernel[j] * input(back - j, i);
+            y.row(t)[i] = sum / (1.0f + std::exp(-sum));
+        }
+        if (t + 1 < f.inputs.rows && f.inputs.sequences[t + 1] == sequence) return;
+        float* kept = f.cache.state(layer, f.inputs.states_to[static_cast<std::size_t>(sequence)]);
+        for (std::uint32_t j = 0; j < back; ++j)
+            for (std::uint32_t i = 0; i < x.columns; ++i) kept[std::size_t{j} * x.columns + i] = input(back - 1 - j, i);
+    }
+};
+
+/// A selective state space. For row t and head h with step d = clamp(log(1 + exp(steps[t, h]))), over its state S
+/// [head_dim, size]: S = exp(d a[h]) S + d x B^T, y = S C + skip[h] x. Rows of a sequence in order. A tile is a head of
+/// a sequence.
+struct Scan {
+    View x;                        ///< [rows, mixed]: x, B, C, as `StateSpec` says
+    View steps;                    ///< [rows, heads]
+    const Weight* a = nullptr;     ///< [heads] of F32
+    const Weight* skip = nullptr;  ///< [heads] of F32, F16 or BF16
+    StateSpec spec;
+    std::uint32_t layer = 0;
+    View y;  ///< [rows, channels]
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.sequences() * spec.heads; }
+
+    /// For every backend: `advance(decay, input, b, c, state)` does decay S + input B^T for one channel's state and
+    /// returns its product with C.
+    template <class Advance>
+    void compute(const Frame& f, std::uint32_t tile, Advance advance) const {
+        const std::uint32_t head = tile % spec.heads;
+        const auto sequence = static_cast<std::int32_t>(tile / spec.heads);
+        const auto part = [&](std::int32_t slot) {
+            return f.cache.state(layer, slot) + spec.history() + std::size_t{head} * spec.head_dim * spec.size;
+        };
+        const std::int32_t from = f.inputs.states_from[static_cast<std::size_t>(sequence)];
+        float* const state = part(f.inputs.states_to[static_cast<std::size_t>(sequence)]);
+        const std::size_t floats = std::size_t{spec.head_dim} * spec.size;
+        if (from < 0) {
+            std::fill_n(state, floats, 0.0f);
+        } else {
+            std::copy_n(part(from), floats, state);
+        }
+        float rate = 0.0f, through = 0.0f;
+        dequantize_row(a->dtype, a->data + row_bytes(a->dtype, head), 1, &rate);
+        dequantize_row(skip->dtype, skip->data + row_bytes(skip->dtype, head), 1, &through);
+        const std::uint32_t group = head / (spec.heads / spec.groups);
+        for (std::uint32_t t = 0; t < f.inputs.rows; ++t) {
+            if (f.inputs.sequences[t] != sequence) continue;
+            const float raw = steps.row(t)[head];
+            const float step = std::clamp(raw > 20.0f ? raw : std::log1p(std::exp(raw)), spec.step_min, spec.step_max);
+            const float decay = std::exp(step * rate);
+            const float* b = x.row(t) + spec.channels() + std::size_t{group} * spec.size;
+            const float* c = b + std::size_t{spec.groups} * spec.size;
+            for (std::uint32_t p = 0; p < spec.head_dim; ++p) {
+                const float value = x.row(t)[head * spec.head_dim + p];
+                y.row(t)[head * spec.head_dim + p] =
+                    advance(decay, step * value, b, c, state + std::size_t{p} * spec.size) + through * value;
+            }
+        }
+    }
+};
+
 /// Moves row t of the cache's K and V from slot `sources[t]` to slot `cache_slots[t]`, row after row, and turns K's
 /// heads by the row's angles, rounded again to the cache's dtype. A tile is a key head.
 struct Move {
@@ -346,7 +661,8 @@ struct Move {
             dequantize_row(dtype, from, spec.head_dim, head);
             rope(head, angles.row(t));
             write(head, dtype, to);
-            if (from != to) std::memcpy(to + f.cache.to_value(layer), from + f.cache.to_value(layer), bytes);
+            if (from != to && !f.cache.shape->layers[layer].latent)
+                std::memcpy(to + f.cache.to_value(layer), from + f.cache.to_value(layer), bytes);
         }
     }
 };

@@ -51,7 +51,8 @@ namespace host {
 template <class Kernels>
 class Pass {
  public:
-    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Gather, Pick, Move>;
+    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Softcap, Copy, Route,
+                              Experts, Mix, Convolve, Scan, Gather, Pick, Move>;
 
     Pass(Kernels kernels, std::size_t participants, Memory memory = {})
         : kernels_(std::move(kernels)), participants_(participants), memory_(std::move(memory)) {}
@@ -80,9 +81,12 @@ class Pass {
     }
 
     void embed(const Weight& table, View x, float scale = 1.0f) { add(Embed{&table, x, scale}); }
-    void norm(View x, const Weight& weight, const NormSpec& spec, View y, bool accumulate = false) {
-        DECANT_ASSERT(x.columns % weight.columns == 0);
-        add(Norm{x, &weight, spec, y, accumulate});
+    /// In groups as long as the weight, or in `groups`.
+    void norm(View x, const Weight& weight, const NormSpec& spec, View y, bool accumulate = false,
+              const Weight* bias = nullptr, std::uint32_t groups = 1) {
+        groups *= x.columns / weight.columns;
+        DECANT_ASSERT(groups > 0 && x.columns % groups == 0);
+        add(Norm{x, &weight, spec, y, accumulate, bias, groups});
     }
     void linear(View x, std::initializer_list<LinearTarget> targets) {
         DECANT_ASSERT(targets.size() <= Linear::max_targets);
@@ -98,8 +102,28 @@ class Pass {
     }
     void rope(View x, View angles, const RopeSpec& spec) { add(Rope{x, angles, spec}); }
     void store(View k, View v, std::uint32_t layer) { add(Store{k, v, layer}); }
-    void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y) { add(Attend{q, layer, spec, y}); }
-    void gate(View gate, View up, Activation activation, View y) { add(Gate{gate, up, activation, y}); }
+    void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y, const Weight* sinks = nullptr) {
+        add(Attend{q, layer, spec, y, sinks});
+    }
+    void gate(View gate, View up, const GateSpec& spec, View y) { add(Gate{gate, up, spec, y}); }
+    void activate(View x, const GateSpec& spec, View y) { add(Gate{x, {}, spec, y}); }
+    void softcap(View x, float cap) { add(Softcap{x, cap}); }
+    void copy(View x, View y, const CopySpec& spec) { add(Copy{x, y, spec}); }
+    void route(View scores, const Weight* bias, const RouteSpec& spec, View y) { add(Route{scores, bias, spec, y}); }
+    /// The spans must stay where they are.
+    void experts(View x, std::span<const Weight> weights, std::span<const Weight> biases, View routes, View out) {
+        DECANT_ASSERT(!weights.empty());
+        if (kernels_.prepares(weights.front())) add(Prepare{x});
+        add(Experts{x, weights, biases, routes, out});
+    }
+    void mix(View x, View routes, View y, bool accumulate) { add(Mix{x, routes, y, accumulate}); }
+    void convolve(View x, const Weight& weight, const Weight* bias, std::uint32_t layer, View y) {
+        add(Convolve{x, &weight, bias, layer, y});
+    }
+    void scan(View x, View steps, const Weight& a, const Weight& skip, const StateSpec& spec, std::uint32_t layer,
+              View y) {
+        add(Scan{x, steps, &a, &skip, spec, layer, y});
+    }
     void gather(View x, View y) { add(Gather{x, y}); }
     void pick(View x, std::uint32_t k, View y) { add(Pick{x, k, y}); }
     void move(std::uint32_t layer, View angles, const RopeSpec& spec) { add(Move{layer, angles, spec}); }
@@ -109,7 +133,7 @@ class Pass {
         DECANT_ASSERT(inputs.rows <= frame_.shape.rows && inputs.wanted_rows <= inputs.rows);
         frame_.inputs = inputs;
         current_ = static_cast<std::size_t>(inputs.variant);
-        frame_.cache = {cache, &shape, shape.block_bytes()};
+        frame_.cache = Cache(cache, shape);
         step_ = 0;
         next_.store(0, std::memory_order_relaxed);
     }

@@ -128,6 +128,15 @@ struct Portable {
                ((partial[1] + partial[5]) + (partial[3] + partial[7]));
     }
 
+    /// Sum over i of a[i], in an order that depends on n alone.
+    static float sum(const float* a, std::size_t n) noexcept {
+        constexpr std::size_t lanes = 8;
+        float partial[lanes] = {};
+        for (std::size_t i = 0; i < n; ++i) partial[i % lanes] += a[i];
+        return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
+               ((partial[1] + partial[5]) + (partial[3] + partial[7]));
+    }
+
     /// y[i] += a x[i]
     static void axpy(float a, const float* x, float* y, std::size_t n) noexcept {
         for (std::size_t i = 0; i < n; ++i) y[i] += a * x[i];

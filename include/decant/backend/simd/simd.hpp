@@ -42,7 +42,7 @@ struct Operations {
 
         /// `columns`: the widest row that the pass handles.
         static std::size_t bytes(const PassShape& shape, std::size_t columns) {
-            return panel_bytes + (std::max)(shape.rows * panel_rows, columns) * sizeof(float);
+            return panel_bytes + (std::max)(shape.rows * panel_rows, 2 * columns) * sizeof(float);
         }
         std::byte* memory;
         [[nodiscard]] CodePanel codes() const noexcept {
@@ -52,6 +52,8 @@ struct Operations {
         [[nodiscard]] FloatPanel floats() const noexcept { return {reinterpret_cast<float*>(memory)}; }
         [[nodiscard]] float* sums() const noexcept { return reinterpret_cast<float*>(memory + panel_bytes); }
         [[nodiscard]] float* row() const noexcept { return sums(); }
+        /// A second row, after a first one of n floats.
+        [[nodiscard]] float* row_after(std::size_t n) const noexcept { return sums() + n; }
     };
 
     static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
@@ -62,17 +64,27 @@ struct Operations {
     }
 
     static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, Scratch scratch, Activations) {
-        const std::size_t n = op.weight->columns;
-        dequantize_row(op.weight->dtype, op.weight->data, n, scratch.row());
-        for (std::size_t group = 0; group < op.x.columns; group += n) {
-            const float* x = op.x.row(t) + group;
-            float* y = op.y.row(t) + group;
+        const std::uint32_t n = op.x.columns / op.groups;
+        const bool shared = op.weight->columns == n;  // by all groups
+        float* const second = scratch.row_after(n);
+        if (shared) op.load(*op.weight, 0, scratch.row(), op.spec.offset);
+        for (std::uint32_t g = 0; g < op.groups; ++g) {
+            if (!shared) op.load(*op.weight, g, scratch.row(), op.spec.offset);
+            const float* x = op.x.row(t) + g * n;
+            float* y = op.y.row(t) + g * n;
+            if (op.spec.centered) {
+                subtract(x, Set::sum(x, n) / static_cast<float>(n), second, n);
+                x = second;
+            }
             const float factor = 1.0f / std::sqrt(Set::dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
             if (op.accumulate) {
                 add_scaled_by(x, factor, scratch.row(), y, n);
             } else {
                 scale_by(x, factor, scratch.row(), y, n);
             }
+            if (op.bias == nullptr) continue;
+            op.load(*op.bias, g, second, 0.0f);
+            add(y, second, y, n);
         }
     }
 
@@ -90,20 +102,8 @@ struct Operations {
         const std::size_t rows = f.rows(op.x.rows);
         float* const sums = scratch.sums();
         std::fill_n(sums, rows * panel_rows, 0.0f);
-        visit_format(w.dtype, [&]<class Format>(Format) {
-            for (std::size_t k = 0; k < w.columns; k += piece) {  // pieces in order
-                const std::size_t n = (std::min)(piece, w.columns - k);
-                if constexpr (CodeFormat<Format>) {
-                    const CodePanel panel = scratch.codes();
-                    Format::unpack(w.row(first), w.row_bytes, columns, k, n, panel);
-                    Set::template multiply<Format::panel_block, Format::has_offset, (Format::code_bits > 7)>(
-                        panel, Format::bias, n, prepared.from(0, k), rows, sums);
-                } else {
-                    const FloatPanel panel = scratch.floats();
-                    Format::unpack(w.row(first), w.row_bytes, columns, k, n, panel);
-                    Set::multiply(panel, n, op.x.row(0) + k, op.x.columns, rows, sums);
-                }
-            }
+        each_panel(w, first, columns, scratch, [&](std::size_t k, auto multiply) {
+            multiply(prepared.from(0, place.from + k), op.x.row(0) + place.from + k, op.x.columns, rows, sums);
         });
         float bias[panel_rows] = {};
         if (target.bias != nullptr) {
@@ -115,6 +115,32 @@ struct Operations {
             for (std::size_t r = 0; r < columns; ++r)
                 y[r] = (target.accumulate ? y[r] : 0.0f) + (sums[t * panel_rows + r] + bias[r]);
         }
+    }
+
+    static void run(const host::Experts& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
+                    Activations prepared) {
+        const host::Experts::Place place = op.place(tile);
+        const host::Weight& w = op.weights[place.expert];
+        float* const sums = scratch.sums();  // of the rows that chose the expert, which choose it once
+        std::size_t chosen = 0;
+        op.rows(f, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { ++chosen; });
+        if (chosen == 0) return;
+        std::fill_n(sums, chosen * panel_rows, 0.0f);
+        each_panel(w, place.column, place.columns, scratch, [&](std::size_t k, auto multiply) {
+            float* sum = sums;
+            op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t, std::uint32_t from) {
+                multiply(prepared.from(t, from + k), op.x.row(t) + from + k, op.x.columns, 1, sum);
+                sum += panel_rows;
+            });
+        });
+        float bias[panel_rows];
+        op.load_bias({place.expert, place.column, place.columns}, bias);
+        const float* sum = sums;
+        op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t) {
+            float* y = op.out.row(t) + c * op.columns() + place.column;
+            for (std::uint32_t r = 0; r < place.columns; ++r) y[r] = sum[r] + bias[r];
+            sum += panel_rows;
+        });
     }
 
     static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
@@ -129,6 +155,7 @@ struct Operations {
     static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
         std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
         write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
+        if (f.cache.shape->layers[op.layer].latent) return;
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
@@ -138,29 +165,36 @@ struct Operations {
         const host::AttentionTile work(op, f, tile);
         const bool plain = f.cache.shape->dtype == DType::f32;
         const std::size_t dim = op.spec.head_dim;
-        const auto entry = [&](const std::byte* from) -> const float* {
+        const std::size_t value_dim = op.spec.value_dim();
+        const auto entry = [&](const std::byte* from, std::size_t n) -> const float* {
             if (plain) return reinterpret_cast<const float*>(from);
-            Set::from_half(from, scratch.row(), dim);
+            Set::from_half(from, scratch.row(), n);
             return scratch.row();
         };
         for (std::size_t h = 0; h < work.heads; h += most) {
             const std::size_t heads = (std::min)(most, work.heads - h);
             const float* q = op.q.row(work.row) + (work.first_head + h) * dim;
-            float* y = op.y.row(work.row) + (work.first_head + h) * dim;
-            std::fill_n(y, heads * dim, 0.0f);
+            float* y = op.y.row(work.row) + (work.first_head + h) * value_dim;
+            std::fill_n(y, heads * value_dim, 0.0f);
             float highest[most];
-            float total[most] = {};
+            float total[most];
             float scores[most][span];
-            std::fill_n(highest, most, -std::numeric_limits<float>::infinity());
+            for (std::size_t i = 0; i < heads; ++i) {
+                const auto start = op.start(work.first_head + h + i);
+                highest[i] = start.highest;
+                total[i] = start.total;
+            }
             for (std::size_t first = work.begin, count; first < work.length; first += count) {
                 count = work.count(first);
                 const std::byte* keys[span];
                 work.keys(first, count, keys);
                 for (std::size_t j = 0; j < count; ++j) {
-                    const float* k = entry(keys[j]);
+                    const float* k = entry(keys[j], dim);
                     for (std::size_t i = 0; i < heads; ++i)
                         scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
                 }
+                if (op.spec.softcap > 0.0f)
+                    for (std::size_t i = 0; i < heads; ++i) soft_cap(scores[i], op.spec.softcap, scores[i], count);
                 for (std::size_t i = 0; i < heads; ++i) {
                     float peak = highest[i];
                     for (std::size_t j = 0; j < count; ++j) peak = (std::max)(peak, scores[i][j]);
@@ -169,22 +203,43 @@ struct Operations {
                     exp_shifted(scores[i], -peak, scores[i], count);
                     total[i] *= keep;
                     for (std::size_t j = 0; j < count; ++j) total[i] += scores[i][j];
-                    scale(y + i * dim, keep, y + i * dim, dim);
+                    scale(y + i * value_dim, keep, y + i * value_dim, value_dim);
                 }
                 for (std::size_t j = 0; j < count; ++j) {
-                    const float* v = entry(keys[j] + work.to_value);
-                    for (std::size_t i = 0; i < heads; ++i) Set::axpy(scores[i][j], v, y + i * dim, dim);
+                    const float* v = entry(keys[j] + work.to_value, value_dim);
+                    for (std::size_t i = 0; i < heads; ++i) Set::axpy(scores[i][j], v, y + i * value_dim, value_dim);
                 }
             }
-            for (std::size_t i = 0; i < heads; ++i) scale(y + i * dim, 1.0f / total[i], y + i * dim, dim);
+            for (std::size_t i = 0; i < heads; ++i)
+                scale(y + i * value_dim, 1.0f / total[i], y + i * value_dim, value_dim);
         }
     }
 
     static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
-        switch (op.activation) {
-            case Activation::silu: return silu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
-            case Activation::gelu_tanh: return gelu_gate(op.gate.row(t), op.up.row(t), op.y.row(t), op.y.columns);
-        }
+        const float* up = op.up.data == nullptr ? nullptr : op.up.row(t);
+        gate_rows(op.spec, op.gate.row(t), up, op.y.row(t), op.y.columns);
+    }
+
+    static void run(const host::Softcap& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
+        soft_cap(op.x.row(t), op.cap, op.x.row(t), op.x.columns);
+    }
+
+    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+
+    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+
+    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+
+    static void run(const host::Convolve& op, const host::Frame& f, std::uint32_t t, Scratch scratch, Activations) {
+        op.compute(f, t, scratch.row());
+    }
+
+    static void run(const host::Scan& op, const host::Frame& f, std::uint32_t tile, Scratch, Activations) {
+        op.compute(f, tile, [&](float decay, float input, const float* b, const float* c, float* state) {
+            scale(state, decay, state, op.spec.size);
+            Set::axpy(input, b, state, op.spec.size);
+            return Set::dot(state, c, op.spec.size);
+        });
     }
 
     static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, Activations) {
@@ -210,6 +265,31 @@ struct Operations {
     }
 
  private:
+    /// Unpacks rows [first, first + rows) of a weight piece by piece, in order, and calls `use(k, multiply)` for each:
+    /// `multiply(prepared, x, stride, tokens, sums)` adds its products with columns k... of the tokens' rows.
+    template <class Use>
+    static void each_panel(const host::Weight& w, std::size_t first, std::size_t rows, Scratch scratch, Use use) {
+        visit_format(w.dtype, [&]<class Format>(Format) {
+            for (std::size_t k = 0; k < w.columns; k += piece) {
+                const std::size_t n = (std::min)(piece, w.columns - k);
+                if constexpr (CodeFormat<Format>) {
+                    const CodePanel panel = scratch.codes();
+                    Format::unpack(w.row(first), w.row_bytes, rows, k, n, panel);
+                    use(k, [&](Activations a, const float*, std::size_t, std::size_t tokens, float* sums) {
+                        Set::template multiply<Format::panel_block, Format::has_offset, (Format::code_bits > 7)>(
+                            panel, Format::bias, n, a, tokens, sums);
+                    });
+                } else {
+                    const FloatPanel panel = scratch.floats();
+                    Format::unpack(w.row(first), w.row_bytes, rows, k, n, panel);
+                    use(k, [&](Activations, const float* x, std::size_t stride, std::size_t tokens, float* sums) {
+                        Set::multiply(panel, n, x, stride, tokens, sums);
+                    });
+                }
+            }
+        });
+    }
+
     /// Turns the pairs of one head.
     static void turn(const RopeSpec& spec, float* x, const float* angles) {
         const std::uint32_t half = spec.dim / 2;

@@ -7,6 +7,7 @@
 /// computed in a padded batch.
 
 #include <decant/core/config.hpp>
+#include <decant/core/specs.hpp>
 
 #include <xsimd/xsimd.hpp>
 
@@ -73,26 +74,67 @@ void add_scaled_by(const float* x, float factor, const float* w, float* y, std::
         static_cast<const float*>(y));
 }
 
-/// y[i] = g[i]/2 (1 + tanh(sqrt(2/pi) (g[i] + 0.044715 g[i]^3))) u[i]. With a = 2 sqrt(2/pi) (...) that is
-/// g / (1 + exp(-a)) u.
+/// y[i] = x[i] + z[i]
 template <class Arch = xsimd::default_arch>
-void gelu_gate(const float* g, const float* u, float* y, std::size_t n) {
+void add(const float* x, const float* z, float* y, std::size_t n) {
     using Batch = xsimd::batch<float, Arch>;
     map_rows<Arch>(
-        y, n,
-        [](Batch gate, Batch up) {
-            const Batch a = Batch(1.5957691216057308f) * (gate + Batch(0.044715f) * gate * gate * gate);
-            return gate / (Batch(1.0f) + xsimd::exp(-a)) * up;
-        },
-        g, u);
+        y, n, [](Batch v, Batch w) { return v + w; }, x, z);
 }
 
-/// y[i] = g[i] / (1 + exp(-g[i])) u[i]
+/// y[i] = x[i] - a
 template <class Arch = xsimd::default_arch>
-void silu_gate(const float* g, const float* u, float* y, std::size_t n) {
+void subtract(const float* x, float a, float* y, std::size_t n) {
     using Batch = xsimd::batch<float, Arch>;
     map_rows<Arch>(
-        y, n, [](Batch gate, Batch up) { return gate / (Batch(1.0f) + xsimd::exp(-gate)) * up; }, g, u);
+        y, n, [a](Batch v) { return v - Batch(a); }, x);
+}
+
+/// y[i] = cap tanh(x[i] / cap)
+template <class Arch = xsimd::default_arch>
+void soft_cap(const float* x, float cap, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    map_rows<Arch>(
+        y, n, [cap](Batch v) { return Batch(cap) * xsimd::tanh(v / Batch(cap)); }, x);
+}
+
+/// The f of a gate. gelu_tanh: with a = 2 sqrt(2/pi) (x + 0.044715 x^3) it is x / (1 + exp(-a)).
+template <class Batch>
+Batch activate(Activation activation, Batch x) {
+    switch (activation) {
+        case Activation::silu: return x / (Batch(1.0f) + xsimd::exp(-x));
+        case Activation::gelu_tanh: {
+            const Batch a = Batch(1.5957691216057308f) * (x + Batch(0.044715f) * x * x * x);
+            return x / (Batch(1.0f) + xsimd::exp(-a));
+        }
+        case Activation::gelu: return Batch(0.5f) * x * (Batch(1.0f) + xsimd::erf(x * Batch(0.7071067811865476f)));
+    }
+    return x;
+}
+
+/// y[i] = f(g[i]) u[i] as `GateSpec` says; u may be null.
+template <class Arch = xsimd::default_arch>
+void gate_rows(const GateSpec& spec, const float* g, const float* u, float* y, std::size_t n) {
+    using Batch = xsimd::batch<float, Arch>;
+    const auto f = [&](Batch x) {
+        if (spec.alpha == 1.0f) return activate(spec.activation, x);
+        return activate(spec.activation, x * Batch(spec.alpha)) / Batch(spec.alpha);
+    };
+    if (u == nullptr) return map_rows<Arch>(y, n, f, g);
+    if (spec.limit == 0.0f) {
+        return map_rows<Arch>(
+            y, n, [&](Batch gate, Batch up) { return f(gate) * up; }, g, u);
+    }
+    const Batch limit(spec.limit);
+    map_rows<Arch>(
+        y, n,
+        [&](Batch gate, Batch up) {
+            // A NaN is not compared away.
+            const Batch high = xsimd::select(up > limit, limit, up);
+            return f(xsimd::select(gate > limit, limit, gate)) *
+                   (xsimd::select(high < -limit, -limit, high) + Batch(1.0f));
+        },
+        g, u);
 }
 
 }  // namespace simd

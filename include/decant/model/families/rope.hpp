@@ -7,7 +7,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
-#include <decant/model/gguf_keys.hpp>
+#include <decant/model/model_keys.hpp>
 #include <decant/model/rope_scaling.hpp>
 #include <decant/model/spec.hpp>
 #include <decant/quant/formats.hpp>
@@ -21,14 +21,14 @@ namespace decant::inline DECANT_ABI {
 
 /// The rotary table that `<architecture>.rope.*` and the tensor `rope_freqs.weight` describe. Errors name key or
 /// tensor.
-[[nodiscard]] inline Result<RopeTable> gguf_rope(const Weights& weights, const GgufKeys& keys, RopeLayout layout,
-                                                 std::uint32_t head_dim) {
+[[nodiscard]] inline Result<RopeTable> gguf_rope(const Weights& weights, const ModelKeys& keys, RopeLayout layout,
+                                                 std::uint32_t head_dim, double usual_theta = 10000.0) {
     DECANT_TRY(const std::uint32_t dim, keys.count("rope.dimension_count", head_dim));
     if (dim > head_dim || dim % 2 != 0) {
         return keys.wrong(ErrorCode::bad_format, "rope.dimension_count",
                           detail::text("value ", dim, " is odd or larger than the head (", head_dim, ")"));
     }
-    DECANT_TRY(const double theta, keys.positive("rope.freq_base", 10000.0));
+    DECANT_TRY(const double theta, keys.positive("rope.freq_base", usual_theta));
     RopeTable table{{layout, head_dim, dim, 1.0f}, rope_frequencies(dim, theta)};
 
     DECANT_TRY(const auto scaling, keys.string("rope.scaling.type"));
