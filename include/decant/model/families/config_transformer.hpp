@@ -11,7 +11,6 @@
 #include <decant/model/model_keys.hpp>
 #include <decant/model/spec.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -128,21 +127,10 @@ template <class Slides>
 
 /// Experts in all layers from `dense` on, in place of their feed-forward part; `route` has its counts.
 [[nodiscard]] inline Result<void> config_experts(const ModelKeys& keys, ModelSpec& spec, const RouteSpec& route,
-                                                 std::uint32_t hidden, std::uint32_t shared, std::size_t dense = 0) {
-    if (route.chosen > route.experts) {
-        return keys.wrong(ErrorCode::bad_format, "num_experts_per_tok",
-                          detail::text("value ", route.chosen, " of ", route.experts, " experts"));
-    }
-    if (std::uint64_t{route.chosen} * (std::max)(hidden, spec.width) > ModelKeys::largest ||
-        std::uint64_t{shared} * hidden > ModelKeys::largest) {
-        return keys.wrong(ErrorCode::bad_format, "num_experts_per_tok",
-                          detail::text("value ", route.chosen, " is too large"), "the file is damaged");
-    }
-    for (std::size_t l = dense; l < spec.layers.size(); ++l) {
-        spec.layers[l].hidden = 0;
-        spec.layers[l].experts = {route, hidden, shared * hidden};
-    }
-    return {};
+                                                 std::uint32_t hidden, std::uint32_t shared = 0,
+                                                 std::size_t dense = 0) {
+    const detail::ExpertWords words{"num_experts_per_tok", "n_group", "topk_group"};
+    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
 }
 
 }  // namespace decant::inline DECANT_ABI

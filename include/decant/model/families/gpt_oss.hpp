@@ -53,7 +53,7 @@ namespace decant::inline DECANT_ABI {
     route.normalize = true;
     DECANT_TRY(route.experts, keys.count("num_local_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
-    DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden, 0));
+    DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden));
     spec.names.experts_across = true;
     spec.names[Role::router] = "mlp.router";
     spec.names[Role::expert_gate_up] = "mlp.experts.gate_up_proj";

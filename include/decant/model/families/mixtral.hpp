@@ -27,7 +27,7 @@ namespace decant::inline DECANT_ABI {
     route.normalize = true;
     DECANT_TRY(route.experts, keys.count("num_local_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
-    DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden, 0));
+    DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden));
     spec.names[Role::router] = "block_sparse_moe.gate";
     spec.names[Role::expert_gate] = "block_sparse_moe.experts.{}.w1";
     spec.names[Role::expert_up] = "block_sparse_moe.experts.{}.w3";

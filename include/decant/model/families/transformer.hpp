@@ -45,6 +45,35 @@ namespace detail {
     return {};
 }
 
+/// The keys of the numbers that `expert_layers` checks.
+struct ExpertWords {
+    std::string_view chosen, groups, groups_kept;
+};
+
+/// Experts in all layers from `dense` on, with `shared` more of the same width for every token.
+[[nodiscard]] inline Result<void> expert_layers(const ModelKeys& keys, const ExpertWords& words, ModelSpec& spec,
+                                                ExpertsSpec experts, std::uint32_t shared, std::size_t dense) {
+    const RouteSpec& route = experts.route;
+    const auto wrong = [&](std::string_view key, std::uint32_t value, std::string_view what) {
+        return keys.wrong(ErrorCode::bad_format, key, text("value ", value, what));
+    };
+    if (route.experts % route.groups != 0)
+        return wrong(words.groups, route.groups, text(" does not divide the ", route.experts, " experts"));
+    if (route.groups_kept > route.groups)
+        return wrong(words.groups_kept, route.groups_kept, text(" of ", route.groups, " groups"));
+    if (route.chosen > route.experts / route.groups * route.groups_kept)
+        return wrong(words.chosen, route.chosen, text(" of ", route.experts, " experts"));
+    if (std::uint64_t{route.chosen} * (std::max)(experts.hidden, spec.width) > ModelKeys::largest ||
+        std::uint64_t{shared} * experts.hidden > ModelKeys::largest)
+        return wrong(words.chosen, route.chosen, " gives too wide a layer");
+    experts.shared = shared * experts.hidden;
+    for (std::size_t l = dense; l < spec.layers.size(); ++l) {
+        spec.layers[l].hidden = 0;
+        spec.layers[l].experts = experts;
+    }
+    return {};
+}
+
 }  // namespace detail
 
 /// Width, context length, norm and the number of layers, which are empty.
@@ -88,28 +117,29 @@ namespace detail {
     return spec;
 }
 
-/// Experts in all layers from `dense` on, in place of their feed-forward part, chosen as `route` says.
-[[nodiscard]] inline Result<void> gguf_experts(const ModelKeys& keys, ModelSpec& spec, RouteSpec route,
+/// Experts in all layers from `dense` on, in place of their feed-forward part. `usual` says what keys leave out; its
+/// counts are not looked at.
+[[nodiscard]] inline Result<void> gguf_experts(const ModelKeys& keys, ModelSpec& spec, const RouteSpec& usual,
                                                std::size_t dense = 0) {
+    RouteSpec route = usual;
     DECANT_TRY(route.experts, keys.count("expert_count"));
     DECANT_TRY(route.chosen, keys.count("expert_used_count"));
-    if (route.chosen > route.experts) {
-        return keys.wrong(ErrorCode::bad_format, "expert_used_count",
-                          detail::text("value ", route.chosen, " of ", route.experts, " experts"));
+    DECANT_TRY(route.groups, keys.count("expert_group_count", 1));
+    DECANT_TRY(route.groups_kept, keys.count("expert_group_used_count", route.groups));
+    DECANT_TRY(route.normalize, keys.flag("expert_weights_norm", usual.normalize));
+    DECANT_TRY(const double scale, keys.positive("expert_weights_scale", static_cast<double>(usual.scale)));
+    route.scale = static_cast<float>(scale);
+    DECANT_TRY(const std::uint32_t gating, keys.number("expert_gating_func", 0));
+    if (gating > 2) {
+        return keys.wrong(ErrorCode::unsupported, "expert_gating_func", detail::text("value ", gating),
+                          "known: 1 (softmax), 2 (sigmoid)");
     }
-    DECANT_TRY(const std::uint32_t usual, keys.count("feed_forward_length"));
-    DECANT_TRY(const std::uint32_t hidden, keys.count("expert_feed_forward_length", usual));
+    if (gating > 0) route.scoring = gating == 2 ? RouteSpec::Scoring::sigmoid : RouteSpec::Scoring::softmax;
+    DECANT_TRY(const std::uint32_t wide, keys.count("feed_forward_length"));
+    DECANT_TRY(const std::uint32_t hidden, keys.count("expert_feed_forward_length", wide));
     DECANT_TRY(const std::uint32_t shared, keys.number("expert_shared_count", 0));
-    if (std::uint64_t{route.chosen} * (std::max)(hidden, spec.width) > ModelKeys::largest ||
-        std::uint64_t{shared} * hidden > ModelKeys::largest) {
-        return keys.wrong(ErrorCode::bad_format, "expert_used_count",
-                          detail::text("value ", route.chosen, " is too large"), "the file is damaged");
-    }
-    for (std::size_t l = dense; l < spec.layers.size(); ++l) {
-        spec.layers[l].hidden = 0;
-        spec.layers[l].experts = {route, hidden, shared * hidden};
-    }
-    return {};
+    const detail::ExpertWords words{"expert_used_count", "expert_group_count", "expert_group_used_count"};
+    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
 }
 
 }  // namespace decant::inline DECANT_ABI
