@@ -56,7 +56,11 @@ inline constexpr std::array families{
 /// The spec of the model in a file. Errors: `missing` without an architecture, `unsupported` for an unknown one or for
 /// a key that the family does not know and that may mean something.
 [[nodiscard]] inline Result<ModelSpec> read_spec(const Weights& weights) {
-    const bool gguf = weights.metadata().contains("general.architecture") || !weights.metadata().contains("model_type");
+    if (weights.format() == WeightsFormat::safetensors) {
+        return Error{ErrorCode::missing, "a safetensors file alone does not say its architecture", weights.name(),
+                     "open the folder that holds it and config.json"};
+    }
+    const bool gguf = weights.format() == WeightsFormat::gguf;
     const std::string_view key = gguf ? "general.architecture" : "model_type";
     DECANT_TRY(const std::string_view name, weights.metadata().string(key));
     std::string known;

@@ -8,6 +8,7 @@
 #include <decant/core/dtype.hpp>
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
+#include <decant/quant/writable.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include <decant/quant/q4.hpp>
 #include <decant/quant/q5.hpp>
 #include <decant/quant/q8.hpp>
+#include <decant/quant/writable.hpp>
 
 #include <cstddef>
 

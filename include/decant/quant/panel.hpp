@@ -48,13 +48,6 @@ concept CodeFormat = std::same_as<typename Format::Panel, CodePanel>;
 template <class Format>
 concept FloatFormat = std::same_as<typename Format::Panel, FloatPanel>;
 
-/// A format that numbers can be written in: `quantize` makes one block. Any bits are allowed in the numbers; a block
-/// that holds a NaN, an infinity, or numbers beyond what its 16-bit floats reach is well formed and says nothing.
-template <class Format>
-concept WritableFormat = requires(const float* numbers, std::byte* block) {
-    Format::quantize(numbers, block);
-};
-
 namespace detail {
 
 template <class T>
@@ -62,17 +55,6 @@ template <class T>
     T value;
     std::memcpy(&value, from, sizeof value);
     return value;
-}
-
-template <class T>
-inline void store(std::byte* to, T value) noexcept {
-    std::memcpy(to, &value, sizeof value);
-}
-
-/// The whole part of `value`, brought into 0..largest; a NaN becomes 0.
-[[nodiscard]] inline std::uint8_t code_of(float value, float largest) noexcept {
-    const float positive = value > 0.0f ? value : 0.0f;
-    return static_cast<std::uint8_t>(static_cast<std::int32_t>(positive < largest ? positive : largest));
 }
 
 /// Stores the codes of one row in the four columns of group `group`; `codes` points at the row in group 0.

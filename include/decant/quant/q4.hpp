@@ -10,6 +10,7 @@
 #include <decant/core/dtype.hpp>
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
+#include <decant/quant/writable.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -66,21 +67,14 @@ struct Q4_0 {
     /// 32 numbers to one block. The scale makes the number of largest magnitude code 0, which has a magnitude more than
     /// the largest code: scale = number / -8, code = floor(number / scale + 8.5), at most 15.
     static void quantize(const float* numbers, std::byte* block) noexcept {
+        const float magnitude = detail::largest_magnitude(numbers);
         float largest = 0.0f;
-        float magnitude = 0.0f;
-        for (std::size_t i = 0; i < 32; ++i) {
-            const float candidate = std::fabs(numbers[i]);
-            if (candidate > magnitude) {
-                magnitude = candidate;
-                largest = numbers[i];
-            }
-        }
-        const float scale = largest / -8.0f;
-        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        for (std::size_t i = 32; i-- > 0;) largest = std::fabs(numbers[i]) == magnitude ? numbers[i] : largest;
+        const detail::BlockScale scale(largest / -8.0f, detail::is_finite_magnitude(magnitude));
         Block out;
-        out.scale = float_to_half(scale);
+        out.scale = scale.half;
         detail::pack_nibbles(out.codes,
-                             [&](std::size_t i) { return detail::code_of(numbers[i] * inverse + 8.5f, 15.0f); });
+                             [&](std::size_t i) { return detail::code_of(numbers[i] * scale.inverse + 8.5f, 15.0f); });
         detail::store(block, out);
     }
 
@@ -134,13 +128,14 @@ struct Q4_1 {
             lowest = numbers[i] < lowest ? numbers[i] : lowest;
             highest = numbers[i] > highest ? numbers[i] : highest;
         }
-        const float scale = (highest - lowest) / 15.0f;
-        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        const bool finite = detail::is_finite_magnitude(detail::largest_magnitude(numbers));
+        const detail::BlockScale scale((highest - lowest) / 15.0f, finite);
         Block out;
-        out.scale = float_to_half(scale);
+        out.scale = scale.half;
         out.offset = float_to_half(lowest);
-        detail::pack_nibbles(
-            out.codes, [&](std::size_t i) { return detail::code_of((numbers[i] - lowest) * inverse + 0.5f, 15.0f); });
+        detail::pack_nibbles(out.codes, [&](std::size_t i) {
+            return detail::code_of((numbers[i] - lowest) * scale.inverse + 0.5f, 15.0f);
+        });
         detail::store(block, out);
     }
 

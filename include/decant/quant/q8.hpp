@@ -8,6 +8,7 @@
 #include <decant/core/dtype.hpp>
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
+#include <decant/quant/writable.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -40,17 +41,12 @@ struct Q8_0 {
     /// 32 numbers to one block: scale = largest magnitude / 127, value = number / scale to nearest, halves away from
     /// zero.
     static void quantize(const float* numbers, std::byte* block) noexcept {
-        float largest = 0.0f;
-        for (std::size_t i = 0; i < 32; ++i) {
-            const float magnitude = std::fabs(numbers[i]);
-            largest = magnitude > largest ? magnitude : largest;
-        }
-        const float scale = largest / 127.0f;
-        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        const float largest = detail::largest_magnitude(numbers);
+        const detail::BlockScale scale(largest / 127.0f, detail::is_finite_magnitude(largest));
         Block out;
-        out.scale = float_to_half(scale);
+        out.scale = scale.half;
         for (std::size_t i = 0; i < 32; ++i) {
-            const float magnitude = std::fabs(numbers[i] * inverse);
+            const float magnitude = std::fabs(numbers[i] * scale.inverse);
             const int whole = detail::code_of(magnitude, 127.0f);
             const int rounded = whole + (whole < 127 && magnitude - static_cast<float>(whole) >= 0.5f ? 1 : 0);
             out.values[i] = static_cast<std::int8_t>(std::signbit(numbers[i]) ? -rounded : rounded);
