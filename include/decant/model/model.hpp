@@ -9,6 +9,7 @@
 #include <decant/core/math_guard.hpp>
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
+#include <decant/model/bind.hpp>
 #include <decant/model/families.hpp>
 #include <decant/model/forward.hpp>
 #include <decant/model/spec.hpp>

@@ -11,10 +11,10 @@
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/weights.hpp>
+#include <decant/model/bind.hpp>
 #include <decant/model/context.hpp>
 #include <decant/model/families.hpp>
-#include <decant/model/forward.hpp>
-#include <decant/model/weights_map.hpp>
+#include <decant/model/workspace.hpp>
 
 #include <cstddef>
 #include <cstdint>
