@@ -143,7 +143,8 @@ class LayerBinder {
         AttentionWeights<W> w;
         const Extent q = queries(layer);
         const Extent kv{std::uint64_t{layer.attention.kv_heads} * layer.attention.head_dim,
-                        "attention.head_count_kv * attention.key_length", "num_key_value_heads * head_dim"};
+                        "attention.head_count_kv * attention.key_length",
+                        "num_key_value_heads * head_dim or hidden_size / num_attention_heads"};
         if (binder_.contains(Role::qkv)) {
             DECANT_TRY(auto three,
                        parts(Role::qkv, std::array{q.size, kv.size, kv.size}, "attention.head_count and head_count_kv",

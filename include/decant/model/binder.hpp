@@ -193,7 +193,9 @@ class Binder {
                            : detail::text("the file does not hold this tensor of layer ", layer, " (", layer_key(),
                                           " says ", spec_.layers.size(), " layers)"),
                      detail::text(weights_.name(), ", ", detail::tensor_label(detail::text(base(role), suffix))),
-                     role == Role::head ? "tie_word_embeddings says that there is one" : ""};
+                     role == Role::head ? std::string("tie_word_embeddings says that there is one")
+                                        : detail::text(spec_.names.gguf_words ? "architecture " : "model_type ",
+                                                       spec_.family, " needs it")};
     }
     [[nodiscard]] std::string say(const Extent& extent) const {
         const std::string& key = spec_.names.gguf_words ? extent.gguf : extent.config;

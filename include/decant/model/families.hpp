@@ -25,6 +25,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace decant::inline DECANT_ABI {
 
@@ -72,9 +73,15 @@ inline constexpr std::array families{
             continue;
         }
         const ModelKeys keys(weights, gguf ? name : std::string_view{});
-        DECANT_TRY(ModelSpec spec, (gguf ? family.gguf : family.config)(weights, keys));
+        auto read = (gguf ? family.gguf : family.config)(weights, keys);
+        if (!read) {
+            Error error = std::move(read).error();
+            if (!gguf && error.hint.empty()) error.hint = detail::text("model_type is ", detail::quoted(name));
+            return error;
+        }
+        ModelSpec spec = *std::move(read);
         spec.family = name;
-        DECANT_CHECK(gguf ? check_gguf_keys(keys) : check_config_keys(keys));
+        DECANT_CHECK(gguf ? check_gguf_keys(keys) : check_config_keys(keys, name));
         return spec;
     }
     return Error{ErrorCode::unsupported, detail::text("unknown architecture ", detail::quoted(name)),

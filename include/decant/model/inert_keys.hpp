@@ -55,6 +55,11 @@ inline constexpr std::string_view inert_config_keys[] = {
     "time_step_floor",
     "time_step_rank",
     "initial_context_length",
+    // Written by some, and read by no version of transformers.
+    "is_llama_config",
+    "rope_interleaved",
+    "norm_before_gate",
+    "rms_norm",
     // Other ways to compute the same.
     "pretraining_tp",
     "use_cache",
@@ -80,14 +85,15 @@ inline constexpr std::string_view inert_config_keys[] = {
 };
 
 /// Errors: `unsupported`, naming the first key of config.json that nobody has read and that is not inert.
-[[nodiscard]] inline Result<void> check_config_keys(const ModelKeys& keys) {
+[[nodiscard]] inline Result<void> check_config_keys(const ModelKeys& keys, std::string_view model_type) {
     for (const std::string_view key : keys.unread()) {
         const bool inert =
             std::any_of(std::begin(inert_config_keys), std::end(inert_config_keys), [&](std::string_view known) {
                 return known.ends_with('.') || known.ends_with('_') ? key.starts_with(known) : key == known;
             });
         if (inert) continue;
-        return keys.wrong(ErrorCode::unsupported, key, "the family has no use for this key",
+        return keys.wrong(ErrorCode::unsupported, key,
+                          detail::text("model_type ", detail::quoted(model_type), " has no use for this key"),
                           "the model is a variant that this version does not know");
     }
     return {};

@@ -77,10 +77,10 @@ class ModelKeys {
         return value;
     }
 
-    /// A string; empty if the key is absent.
-    [[nodiscard]] Result<std::string_view> string(std::string_view key) const {
+    /// A string; `fallback` if the key is absent.
+    [[nodiscard]] Result<std::string_view> string(std::string_view key, std::string_view fallback = {}) const {
         const std::string full = this->full(key);
-        if (!metadata_->contains(full)) return std::string_view{};
+        if (!metadata_->contains(full)) return fallback;
         return metadata_->string(full);
     }
 
@@ -120,7 +120,7 @@ class ModelKeys {
             if (end.ec == std::errc{} && text.find("Infinity") != std::string_view::npos)
                 values = {low, std::numeric_limits<float>::infinity()};
         }
-        if (values.size() != 2 || !(values[0] <= values[1]))
+        if (values.size() != 2 || !std::isfinite(values[0]) || !(values[0] <= values[1]))
             return wrong(ErrorCode::bad_format, key, "not two numbers, the lower first");
         return std::array{values[0], values[1]};
     }

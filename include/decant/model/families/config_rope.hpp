@@ -45,20 +45,26 @@ struct RopeWords {
     DECANT_TRY(const double partial, keys.positive(partial_key, words.usual_partial));
     const double rotated = std::floor(head_dim * partial);
     if (partial > 1.0 || rotated < 2.0 || std::fmod(rotated, 2.0) != 0.0) {
-        return keys.wrong(
-            ErrorCode::bad_format, partial_key,
-            detail::text("value ", partial, " rotates ", rotated, " of ", head_dim, " elements of a head"),
-            "an even number of them must be rotated");
+        return keys.wrong(ErrorCode::bad_format, partial_key,
+                          detail::text("value ", partial, " rotates ", rotated, " of the ", head_dim, " of head_dim"),
+                          "an even number of them must be rotated");
     }
     const auto dim = static_cast<std::uint32_t>(rotated);
     RopeTable table{{words.layout, head_dim, dim, 1.0f}, rope_frequencies(dim, theta)};
     if (!words.scaled && !nested) return table;
 
-    DECANT_TRY(std::string_view rule, keys.string(key("rope_type")));
-    DECANT_TRY(const std::string_view old_rule, keys.string(key("type")));
-    if (rule.empty()) rule = old_rule;
-    if (rule.empty() || rule == "default") return table;
-    DECANT_TRY(const double factor, keys.positive(key("factor")));
+    DECANT_TRY(const std::string_view old_rule, keys.string(key("type"), "default"));
+    DECANT_TRY(const std::string_view rule, keys.string(key("rope_type"), old_rule));
+    if (rule == "default") return table;
+    if (rule != "linear" && rule != "llama3" && rule != "yarn") {
+        return keys.wrong(ErrorCode::unsupported, key("rope_type"), detail::text("unknown rule ", detail::quoted(rule)),
+                          "known: default, linear, llama3, yarn");
+    }
+    const auto needed = [&](std::string_view name) -> Result<double> {
+        if (keys.contains(key(name))) return keys.positive(key(name));
+        return keys.wrong(ErrorCode::missing, key(name), detail::text("rope_type ", detail::quoted(rule), " needs it"));
+    };
+    DECANT_TRY(const double factor, needed("factor"));
     const std::string original_key = key("original_max_position_embeddings");
     if (rule == "linear") {
         scale_linear(table.frequencies, factor);
@@ -66,9 +72,10 @@ struct RopeWords {
     }
     if (rule == "llama3") {
         Llama3Scaling llama{factor};
-        DECANT_TRY(llama.low, keys.positive(key("low_freq_factor")));
-        DECANT_TRY(llama.high, keys.positive(key("high_freq_factor")));
-        DECANT_TRY(llama.original_context, keys.positive(original_key));
+        DECANT_TRY(llama.low, needed("low_freq_factor"));
+        DECANT_TRY(llama.high, needed("high_freq_factor"));
+        DECANT_CHECK(needed("original_max_position_embeddings"));
+        DECANT_TRY(llama.original_context, keys.count(original_key));
         if (!(llama.low < llama.high)) {
             return keys.wrong(ErrorCode::bad_format, key("low_freq_factor"),
                               detail::text("value ", llama.low, " is not below high_freq_factor ", llama.high));
@@ -76,13 +83,9 @@ struct RopeWords {
         scale_llama3(table.frequencies, llama);
         return table;
     }
-    if (rule != "yarn") {
-        return keys.wrong(ErrorCode::unsupported, key("rope_type"), detail::text("unknown rule ", detail::quoted(rule)),
-                          "known: default, linear, llama3, yarn");
-    }
     YarnScaling yarn;
     yarn.factor = factor;
-    DECANT_TRY(yarn.original_context, keys.positive(original_key, static_cast<double>(spec.context_length)));
+    DECANT_TRY(yarn.original_context, keys.count(original_key, spec.context_length));
     DECANT_TRY(yarn.beta_fast, keys.positive(key("beta_fast"), yarn.beta_fast));
     DECANT_TRY(yarn.beta_slow, keys.positive(key("beta_slow"), yarn.beta_slow));
     DECANT_TRY(yarn.truncate, keys.flag(key("truncate"), true));

@@ -23,6 +23,7 @@ namespace decant::inline DECANT_ABI {
 /// What families call otherwise, or leave out otherwise.
 struct ConfigWords {
     std::string_view epsilon = "rms_norm_eps";
+    double usual_epsilon = 1e-6;
     std::string_view activation = "hidden_act";
     std::string_view usual_activation = "silu";
     bool tied = false;
@@ -31,8 +32,7 @@ struct ConfigWords {
 
 /// An activation by the name that transformers gives it. Errors: `unsupported`, naming the key.
 [[nodiscard]] inline Result<Activation> config_activation(const ModelKeys& keys, const ConfigWords& words) {
-    DECANT_TRY(std::string_view name, keys.string(words.activation));
-    if (name.empty()) name = words.usual_activation;
+    DECANT_TRY(const std::string_view name, keys.string(words.activation, words.usual_activation));
     if (name == "silu" || name == "swish") return Activation::silu;
     if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
     if (name == "gelu") return Activation::gelu;
@@ -49,7 +49,7 @@ struct ConfigWords {
     DECANT_TRY(spec.width, keys.count("hidden_size"));
     DECANT_TRY(spec.vocabulary, keys.count("vocab_size"));
     DECANT_TRY(spec.context_length, keys.count("max_position_embeddings", ModelKeys::largest));
-    DECANT_TRY(const double epsilon, keys.positive(words.epsilon, words.epsilon == "rms_norm_eps" ? 1e-6 : 1e-5));
+    DECANT_TRY(const double epsilon, keys.positive(words.epsilon, words.usual_epsilon));
     spec.norm.epsilon = static_cast<float>(epsilon);
     DECANT_TRY(spec.gate.activation, config_activation(keys, words));
     DECANT_TRY(spec.tied, keys.flag("tie_word_embeddings", words.tied));
@@ -69,7 +69,7 @@ struct ConfigWords {
     const bool told = keys.contains("head_dim");
     if (!told && words.head_dim == 0 && spec.width % heads != 0) {
         return keys.wrong(ErrorCode::bad_format, "num_attention_heads",
-                          detail::text("value ", heads, " does not divide the width ", spec.width));
+                          detail::text("value ", heads, " does not divide hidden_size ", spec.width));
     }
     DECANT_TRY(const std::uint32_t head_dim,
                keys.count("head_dim", words.head_dim > 0 ? words.head_dim : spec.width / heads));
@@ -106,7 +106,7 @@ template <class Slides>
     DECANT_TRY(const auto types, keys.strings("layer_types"));
     if (!types.empty() && types.size() != spec.layers.size()) {
         return keys.wrong(ErrorCode::mismatch, "layer_types",
-                          detail::text(types.size(), " entries for ", spec.layers.size(), " layers"));
+                          detail::text(types.size(), " entries, num_hidden_layers says ", spec.layers.size()));
     }
     for (std::size_t l = 0; l < spec.layers.size(); ++l) {
         const bool sliding = types.empty() ? slides(l) : types[l] == "sliding_attention";
@@ -118,7 +118,7 @@ template <class Slides>
         if (!sliding) continue;
         if (window == 0) {
             return keys.wrong(ErrorCode::missing, "sliding_window",
-                              detail::text("layer ", l, " has a window, but its length is not given"));
+                              detail::text("layer_types says that layer ", l, " has a window, but not how long it is"));
         }
         spec.layers[l].attention.window = window;
     }
@@ -129,7 +129,8 @@ template <class Slides>
 [[nodiscard]] inline Result<void> config_experts(const ModelKeys& keys, ModelSpec& spec, const RouteSpec& route,
                                                  std::uint32_t hidden, std::uint32_t shared = 0,
                                                  std::size_t dense = 0) {
-    const detail::ExpertWords words{"num_experts_per_tok", "n_group", "topk_group"};
+    const detail::ExpertWords words{"n_routed_experts, num_local_experts", "num_experts_per_tok", "n_group",
+                                    "topk_group"};
     return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
 }
 

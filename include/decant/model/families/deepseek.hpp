@@ -72,34 +72,50 @@ namespace decant::inline DECANT_ABI {
     DECANT_TRY(const double all_dim, keys.positive(scaling + "mscale_all_dim", 1e-30));
     DECANT_CHECK(
         latent_layers(keys, spec, latent, "num_attention_heads", "intermediate_size", yarn.magnitude(all_dim)));
-    for (const auto& [key, value] :
-         {std::pair{"num_key_value_heads", spec.layers[0].attention.heads}, std::pair{"head_dim", latent.rope},
-          std::pair{"qk_head_dim", latent.rope + latent.plain}}) {
+    struct Redundant {
+        std::string_view key;
+        std::uint32_t value;
+        std::string_view because;
+    };
+    for (const auto& [key, value, because] :
+         {Redundant{"num_key_value_heads", spec.layers[0].attention.heads, "num_attention_heads"},
+          Redundant{"head_dim", latent.rope, "qk_rope_head_dim"},
+          Redundant{"qk_head_dim", latent.rope + latent.plain, "qk_nope_head_dim + qk_rope_head_dim"},
+          Redundant{"moe_layer_freq", 1, "this version"}}) {
         DECANT_TRY(const std::uint32_t says, keys.count(key, value));
-        if (says != value)
-            return keys.wrong(ErrorCode::mismatch, key, detail::text("value ", says, ", other keys say ", value));
+        if (says == value) continue;
+        return keys.wrong(ErrorCode::mismatch, key, detail::text("value ", says, ", but ", value, " for ", because));
     }
     DECANT_CHECK(config_biases(weights, keys, spec, "attention_bias", false, {Role::q_a, Role::kv_a, Role::out}));
 
     RouteSpec route;
     route.scoring = RouteSpec::Scoring::sigmoid;
     for (const auto& [key, known] : {std::pair{"scoring_func", "sigmoid"}, std::pair{"topk_method", "noaux_tc"}}) {
-        DECANT_TRY(const std::string_view says, keys.string(key));
-        if (!says.empty() && says != known)
+        DECANT_TRY(const std::string_view says, keys.string(key, known));
+        if (says != known)
             return keys.wrong(ErrorCode::unsupported, key, detail::text("value ", detail::quoted(says)), known);
     }
     DECANT_TRY(route.experts, keys.count("n_routed_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
-    DECANT_TRY(route.groups, keys.count("n_group", 1));
-    DECANT_TRY(route.groups_kept, keys.count("topk_group", route.groups));
+    DECANT_TRY(route.groups, keys.count("n_group", 8));
+    DECANT_TRY(route.groups_kept, keys.count("topk_group", 4));
     DECANT_TRY(route.normalize, keys.flag("norm_topk_prob", true));
     DECANT_TRY(const double scale, keys.positive("routed_scaling_factor", 2.5));
     route.scale = static_cast<float>(scale);
     DECANT_TRY(const std::uint32_t hidden, keys.count("moe_intermediate_size"));
-    DECANT_TRY(const std::uint32_t shared, keys.number("n_shared_experts", 0));
-    DECANT_TRY(const std::uint32_t dense, keys.number("first_k_dense_replace", 0));
+    DECANT_TRY(const std::uint32_t shared, keys.number("n_shared_experts", 1));
+    DECANT_TRY(const std::uint32_t dense, keys.number("first_k_dense_replace", 3));
     DECANT_TRY(spec.names.unused_layers, keys.number("num_nextn_predict_layers", 0));
     DECANT_CHECK(config_experts(keys, spec, route, hidden, shared, dense));
+    const auto agrees = [&](std::string_view key, bool says, Role role, std::size_t layer) {
+        return layer >= spec.layers.size()
+                   ? Result<void>()
+                   : config_agrees(weights, keys, key, says, spec.names.of(role, layer) + ".weight");
+    };
+    DECANT_CHECK(agrees("q_lora_rank", latent.q_rank > 0, Role::q_a, 0));
+    DECANT_CHECK(agrees("first_k_dense_replace", true, Role::router, dense));
+    if (dense > 0) DECANT_CHECK(agrees("first_k_dense_replace", true, Role::gate, dense - 1));
+    DECANT_CHECK(agrees("n_shared_experts", shared > 0, Role::shared_gate, dense));
     return spec;
 }
 

@@ -34,7 +34,8 @@ namespace decant::inline DECANT_ABI {
 
 [[nodiscard]] inline Result<ModelSpec> gpt_neox_config(const Weights& weights, const ModelKeys& keys) {
     DECANT_TRY(ModelSpec spec,
-               config_transformer(weights, keys, {.epsilon = "layer_norm_eps", .usual_activation = "gelu"}));
+               config_transformer(weights, keys,
+                                  {.epsilon = "layer_norm_eps", .usual_epsilon = 1e-5, .usual_activation = "gelu"}));
     spec.norm.centered = true;
     DECANT_TRY(spec.ropes.emplace_back(),
                config_rope(keys, spec, spec.layers[0].attention.head_dim,

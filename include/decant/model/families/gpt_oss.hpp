@@ -39,7 +39,7 @@ namespace decant::inline DECANT_ABI {
 }
 
 [[nodiscard]] inline Result<ModelSpec> gpt_oss_config(const Weights& weights, const ModelKeys& keys) {
-    DECANT_TRY(ModelSpec spec, config_transformer(weights, keys, {.head_dim = 64}));
+    DECANT_TRY(ModelSpec spec, config_transformer(weights, keys, {.usual_epsilon = 1e-5, .head_dim = 64}));
     DECANT_TRY(spec.ropes.emplace_back(),
                config_rope(keys, spec, spec.layers[0].attention.head_dim, {.usual_theta = 150000.0}));
     DECANT_CHECK(config_biases(weights, keys, spec, "attention_bias", true, {Role::q, Role::k, Role::v, Role::out}));
@@ -53,6 +53,9 @@ namespace decant::inline DECANT_ABI {
     route.normalize = true;
     DECANT_TRY(route.experts, keys.count("num_local_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
+    DECANT_TRY(const std::uint32_t again, keys.count("experts_per_token", route.chosen));
+    if (again != route.chosen)
+        return keys.wrong(ErrorCode::mismatch, "experts_per_token", "another number than num_experts_per_tok");
     DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden));
     spec.names.experts_across = true;
     spec.names[Role::router] = "mlp.router";

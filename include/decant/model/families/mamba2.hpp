@@ -21,17 +21,20 @@ namespace decant::inline DECANT_ABI {
 namespace detail {
 
 [[nodiscard]] inline Result<void> state_layers(const ModelKeys& keys, ModelSpec& spec, const StateSpec& state,
-                                               std::string_view heads_key, std::string_view groups_key) {
+                                               std::string_view heads_key, std::string_view groups_key,
+                                               std::string_view kernel_key) {
     if (state.heads % state.groups != 0) {
         return keys.wrong(ErrorCode::bad_format, groups_key,
                           text("value ", state.groups, " does not divide the ", state.heads, " heads"));
     }
     const std::uint64_t channels = std::uint64_t{state.heads} * state.head_dim;
     if (channels > ModelKeys::largest || std::uint64_t{state.groups} * state.size > ModelKeys::largest ||
-        channels * state.size > (std::uint64_t{1} << 32) || state.kernel < 2 || state.kernel > 1024) {
+        channels * state.size > (std::uint64_t{1} << 32)) {
         return keys.wrong(ErrorCode::bad_format, heads_key, text("value ", state.heads, " gives too large a state"),
                           "the file is damaged");
     }
+    if (state.kernel < 2 || state.kernel > 1024)
+        return keys.wrong(ErrorCode::bad_format, kernel_key, text("value ", state.kernel, " is not in [2, 1024]"));
     for (LayerSpec& layer : spec.layers) layer.state = state;
     return {};
 }
@@ -53,12 +56,14 @@ namespace detail {
     DECANT_TRY(state.size, keys.count("ssm.state_size"));
     DECANT_TRY(state.kernel, keys.count("ssm.conv_kernel"));
     state.step_max = std::numeric_limits<float>::infinity();
-    DECANT_CHECK(detail::state_layers(keys, spec, state, "ssm.time_step_rank", "ssm.group_count"));
+    DECANT_CHECK(detail::state_layers(keys, spec, state, "ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel"));
     return spec;
 }
 
 [[nodiscard]] inline Result<ModelSpec> mamba2_config(const Weights& weights, const ModelKeys& keys) {
-    DECANT_TRY(ModelSpec spec, config_base(weights, keys, {.epsilon = "layer_norm_epsilon"}));
+    DECANT_TRY(ModelSpec spec, config_base(weights, keys, {.epsilon = "layer_norm_epsilon", .usual_epsilon = 1e-5}));
+    if (spec.gate.activation != Activation::silu)
+        return keys.wrong(ErrorCode::unsupported, "hidden_act", "not silu, which the convolution is followed by");
     StateSpec state;
     DECANT_TRY(state.heads, keys.count("num_heads"));
     DECANT_TRY(state.head_dim, keys.count("head_dim"));
@@ -68,12 +73,12 @@ namespace detail {
     DECANT_TRY(const std::uint32_t expand, keys.count("expand", 2));
     if (std::uint64_t{expand} * spec.width != std::uint64_t{state.heads} * state.head_dim) {
         return keys.wrong(ErrorCode::mismatch, "expand",
-                          detail::text("value ", expand, " times the width is not num_heads times head_dim"));
+                          detail::text("value ", expand, " times hidden_size is not num_heads times head_dim"));
     }
     DECANT_TRY(const auto limits, keys.limits("time_step_limit", {0.0f, std::numeric_limits<float>::infinity()}));
     state.step_min = limits[0];
     state.step_max = limits[1];
-    DECANT_CHECK(detail::state_layers(keys, spec, state, "num_heads", "n_groups"));
+    DECANT_CHECK(detail::state_layers(keys, spec, state, "num_heads", "n_groups", "conv_kernel"));
     spec.names.layers = "backbone.layers.";
     spec.names.state_a_is_log = true;
     spec.names[Role::embedding] = "backbone.embeddings";

@@ -31,7 +31,7 @@ namespace decant::inline DECANT_ABI {
 }
 
 [[nodiscard]] inline Result<ModelSpec> phi3_config(const Weights& weights, const ModelKeys& keys) {
-    DECANT_TRY(ModelSpec spec, config_transformer(weights, keys));
+    DECANT_TRY(ModelSpec spec, config_transformer(weights, keys, {.usual_epsilon = 1e-5}));
     DECANT_TRY(spec.ropes.emplace_back(), config_rope(keys, spec, spec.layers[0].attention.head_dim));
     DECANT_TRY(const std::uint32_t window, keys.number("sliding_window", 0));
     for (LayerSpec& layer : spec.layers) layer.attention.window = window;

@@ -35,7 +35,7 @@ namespace detail {
                                               std::string_view kv_heads_key) {
     if (heads % kv_heads != 0) {
         return keys.wrong(ErrorCode::bad_format, kv_heads_key,
-                          text("value ", kv_heads, " does not divide the ", heads, " query heads"));
+                          text("value ", kv_heads, " does not divide the ", heads, " of ", heads_key));
     }
     if (std::uint64_t{heads} * head_dim > ModelKeys::largest) {
         return keys.wrong(ErrorCode::bad_format, heads_key,
@@ -47,7 +47,7 @@ namespace detail {
 
 /// The keys of the numbers that `expert_layers` checks.
 struct ExpertWords {
-    std::string_view chosen, groups, groups_kept;
+    std::string_view experts, chosen, groups, groups_kept;
 };
 
 /// Experts in all layers from `dense` on, with `shared` more of the same width for every token.
@@ -58,11 +58,14 @@ struct ExpertWords {
         return keys.wrong(ErrorCode::bad_format, key, text("value ", value, what));
     };
     if (route.experts % route.groups != 0)
-        return wrong(words.groups, route.groups, text(" does not divide the ", route.experts, " experts"));
+        return wrong(words.groups, route.groups,
+                     text(" does not divide the ", route.experts, " experts (", words.experts, ")"));
     if (route.groups_kept > route.groups)
-        return wrong(words.groups_kept, route.groups_kept, text(" of ", route.groups, " groups"));
+        return wrong(words.groups_kept, route.groups_kept, text(" of ", route.groups, " groups (", words.groups, ")"));
     if (route.chosen > route.experts / route.groups * route.groups_kept)
-        return wrong(words.chosen, route.chosen, text(" of ", route.experts, " experts"));
+        return wrong(
+            words.chosen, route.chosen,
+            text(" of ", route.experts, " experts (", words.experts, ", ", words.groups, ", ", words.groups_kept, ")"));
     if (std::uint64_t{route.chosen} * (std::max)(experts.hidden, spec.width) > ModelKeys::largest ||
         std::uint64_t{shared} * experts.hidden > ModelKeys::largest)
         return wrong(words.chosen, route.chosen, " gives too wide a layer");
@@ -138,7 +141,8 @@ struct ExpertWords {
     DECANT_TRY(const std::uint32_t wide, keys.count("feed_forward_length"));
     DECANT_TRY(const std::uint32_t hidden, keys.count("expert_feed_forward_length", wide));
     DECANT_TRY(const std::uint32_t shared, keys.number("expert_shared_count", 0));
-    const detail::ExpertWords words{"expert_used_count", "expert_group_count", "expert_group_used_count"};
+    const detail::ExpertWords words{"expert_count", "expert_used_count", "expert_group_count",
+                                    "expert_group_used_count"};
     return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
 }
 
