@@ -8,18 +8,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <vector>
 
 using decant::CacheShape;
 using decant::DType;
 using decant_test::Batch;
 using decant_test::Machine;
+using decant_test::Matrix;
 using decant_test::Random;
 using decant_test::Rig;
 using decant_test::TestCache;
 using decant_test::Worst;
 
 namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// K and V of several sequences in a cache whose blocks lie in random order.
 struct Sequences {
@@ -74,7 +79,7 @@ void store(const Sequences& sequences, const Tables& tables, TestCache<B>& cache
     Rig<B> rig(batch.shape, static_cast<std::uint32_t>(sequences.width));
     rig.pass().record([&](auto& pass) {
         const auto k = rig.feed(sequences.k, sequences.width);
-        pass.store(k, rig.feed(sequences.v, sequences.width), layer);
+        pass.store(k, cache.shape.layers[layer].latent ? k : rig.feed(sequences.v, sequences.width), layer);
     });
     rig.run(batch, cache);
 }
@@ -87,17 +92,20 @@ struct Query {
 /// Attention of some (sequence, position) pairs, row t of q for queries[t].
 template <class B>
 std::vector<float> attend(const std::vector<Query>& queries, const std::vector<float>& q, const Tables& tables,
-                          TestCache<B>& cache, std::uint32_t layer, const decant::AttentionSpec& spec) {
+                          TestCache<B>& cache, std::uint32_t layer, const decant::AttentionSpec& spec,
+                          const std::optional<Matrix>& sinks = std::nullopt) {
     const std::size_t columns = std::size_t{spec.heads} * spec.head_dim;
+    const std::size_t value_columns = std::size_t{spec.heads} * spec.value_dim();
     Batch batch({static_cast<std::uint32_t>(queries.size() + 1), static_cast<std::uint32_t>(tables.blocks.size()), 0,
                  static_cast<std::uint32_t>(tables.most)});
     for (std::size_t t = 0; t < queries.size(); ++t) batch.add(t, queries[t].position, queries[t].sequence, 0);
     for (std::size_t s = 0; s < tables.blocks.size(); ++s) batch.table(s, tables.blocks[s]);
     Rig<B> rig(batch.shape, static_cast<std::uint32_t>(columns));
-    const auto y = rig.view(columns);
-    rig.pass().record([&](auto& pass) { pass.attend(rig.feed(q, columns), layer, spec, y); });
+    const auto y = rig.view(value_columns);
+    rig.pass().record(
+        [&](auto& pass) { pass.attend(rig.feed(q, columns), layer, spec, y, sinks ? &rig.weight(*sinks) : nullptr); });
     rig.run(batch, cache);
-    CHECK(rig.padding_untouched(y, columns));
+    CHECK(rig.padding_untouched(y, value_columns));
     return rig.read(y);
 }
 
@@ -108,8 +116,10 @@ double cached(float value, DType dtype) {
 template <class B>
 void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t head_dim,
                      std::uint32_t block_tokens, DType dtype) {
-    // The layer under test lies between two of other shapes.
-    const CacheShape shape{{{2, 5}, {kv_heads, head_dim}, {1, 16}}, block_tokens, dtype};
+    const bool latent = head_dim > 1 && random.between(0, 2) == 0;
+    // The layer under test lies between two of other shapes, behind some states.
+    const CacheShape shape{
+        {{2, 5}, {kv_heads, head_dim, latent}, {1, 16, false, 3}}, block_tokens, dtype, random.pick({0u, 3u})};
     std::vector<std::size_t> lengths;
     const std::size_t count = random.between(1, 3);
     for (std::size_t s = 0; s < count; ++s)
@@ -127,10 +137,19 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     }
     random.shuffle(queries);
     const auto window = random.pick<std::uint32_t>({0, 0, 1, 4, 63, 64, 65, 100, 1'000'000'000});
-    const decant::AttentionSpec spec{heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)), window};
-    const std::size_t columns = std::size_t{heads} * head_dim;
+    decant::AttentionSpec spec{heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)), window};
+    spec.softcap = random.pick({0.0f, 0.0f, 1.0f, 20.0f});
+    if (latent) spec.key_skip = static_cast<std::uint32_t>(random.between(1, head_dim - 1));
+    std::optional<Matrix> sinks;
+    if (random.between(0, 2) == 0) {
+        sinks = decant_test::random_matrix(random, random.pick({DType::f32, DType::f16, DType::bf16}), 1, heads);
+        if (sinks->dtype == DType::f32)  // large ones too
+            *sinks = decant_test::float_matrix(random.floats(heads, 20.0f), heads);
+    }
+    const std::vector<float> sink_values = sinks ? sinks->values() : std::vector<float>{};
+    const std::size_t columns = std::size_t{heads} * head_dim, value_dim = spec.value_dim();
     const std::vector<float> q = random.floats(queries.size() * columns, 3.0f);
-    const std::vector<float> got = attend<B>(queries, q, tables, cache, 1, spec);
+    const std::vector<float> got = attend<B>(queries, q, tables, cache, 1, spec, sinks);
 
     Worst worst;
     for (std::size_t t = 0; t < queries.size(); ++t) {
@@ -150,25 +169,30 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
                     scores[p] += product * double{spec.scale};
                     size += std::abs(product) * double{spec.scale};
                 }
+                if (spec.softcap > 0.0f) scores[p] = spec.softcap * std::tanh(scores[p] / double{spec.softcap});
                 highest = (std::max)(highest, scores[p]);
                 largest = (std::max)(largest, size);
             }
+            if (sinks) highest = (std::max)(highest, double{sink_values[h]});
             for (std::size_t p = 0; p < length; ++p)
                 total += scores[p] = visible(p) ? std::exp(scores[p] - highest) : 0.0;
-            for (std::size_t i = 0; i < head_dim; ++i) {
+            if (sinks) total += std::exp(sink_values[h] - highest);
+            for (std::size_t i = 0; i < value_dim; ++i) {
                 double expected = 0.0, size = 0.0;
                 for (std::size_t p = 0; p < length; ++p) {
-                    const double v = cached(sequences.v[(first + p) * sequences.width + kv_offset + i], dtype);
+                    const std::size_t at = (first + p) * sequences.width + kv_offset + i;
+                    const double v = cached(latent ? sequences.k[at + spec.key_skip] : sequences.v[at], dtype);
                     expected += scores[p] / total * v;
                     size += scores[p] / total * std::abs(v);
                 }
                 // A score's rounding error is a relative error of its weight.
-                const double allowed = (2 * largest * 0x1p-22 + 5e-6) * size;
-                worst.add(got[t * columns + h * head_dim + i], expected, allowed);
+                const double allowed = (2 * largest * 0x1p-22 + 1e-6 * double{spec.softcap} + 5e-6) * size;
+                worst.add(got[(t * heads + h) * value_dim + i], expected, allowed + 1e-37);
             }
         }
     }
-    CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size, window);
+    CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size, window, spec.softcap,
+            spec.key_skip, sink_values);
     CHECK(worst.units() <= 1.0);
 }
 
@@ -182,7 +206,7 @@ TEMPLATE_TEST_CASE("attention: grouped heads over ragged paged sequences", "", D
     };
     for (const Heads h :
          {Heads{1, 1}, Heads{4, 4}, Heads{9, 3}, Heads{8, 1}, Heads{9, 1}, Heads{20, 2}, Heads{17, 1}}) {
-        for (const std::uint32_t head_dim : {1u, 7u, 64u, 80u}) {
+        for (const std::uint32_t head_dim : {1u, 7u, 12u, 64u, 80u}) {
             const auto block_tokens = random.pick<std::uint32_t>({1, 3, 16, 64});
             check_attention<TestType>(random, h.heads, h.kv_heads, head_dim, block_tokens, DType::f32);
             check_attention<TestType>(random, h.heads, h.kv_heads, head_dim, block_tokens, DType::f16);
@@ -217,12 +241,108 @@ TEMPLATE_TEST_CASE("attention: KV-04, the border of a window", "", DECANT_TEST_B
     }
 }
 
+TEMPLATE_TEST_CASE("attention: a sink takes its share of the weight", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(25);
+    const std::vector<std::size_t> lengths{3};
+    Sequences sequences(random, lengths, 1, 0.0f);  // scores of 0
+    sequences.v = {1.0f, 2.0f, 6.0f};
+    const Tables tables(random, lengths, 4);
+    TestCache<TestType> cache(TestType{}, {{{1, 1}}, 4, DType::f32}, tables.pool);
+    store<TestType>(sequences, tables, cache, 0);
+    // Heads with a sink as heavy as two positions, none, and one beside which nothing counts.
+    const Matrix sinks = decant_test::float_matrix({std::log(2.0f), -infinity, 100.0f}, 3);
+    const auto y = attend<TestType>({{0, 2}}, {1.0f, 1.0f, 1.0f}, tables, cache, 0, {3, 1, 1, 1.0f}, sinks);
+    CHECK(std::abs(y[0] - 9.0f / 5.0f) < 1e-5f);
+    CHECK(std::abs(y[1] - 9.0f / 3.0f) < 1e-5f);
+    CHECK(std::abs(y[2]) < 1e-30f);
+}
+
+TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen, and only there", "",
+                   DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    constexpr float no_number = std::numeric_limits<float>::quiet_NaN();
+    Random random(26);
+    const std::vector<std::size_t> lengths{100, 70};
+    const std::vector<Query> queries{{0, 99}, {0, 60}, {1, 69}, {0, 89}};
+    constexpr std::uint32_t heads = 4, kv_heads = 2, dim = 12;
+    for (int round = 0; round < 40; ++round) {
+        const bool latent = random.coin();
+        decant::AttentionSpec spec{heads, kv_heads, dim, 0.3f, random.pick({0u, 10u}), random.pick({0.0f, 5.0f})};
+        if (latent) spec.key_skip = 4;
+        const CacheShape shape{{{kv_heads, dim, latent}}, 16, random.pick({DType::f32, DType::f16})};
+        const Tables tables(random, lengths, 16);
+        const Sequences good(random, lengths, std::size_t{kv_heads} * dim, 1.0f);
+        const std::vector<float> q = random.floats(queries.size() * heads * dim);
+        const Matrix sinks = decant_test::float_matrix(random.floats(heads), heads);
+        const auto run = [&](const Sequences& sequences, const std::vector<float>& asked, const Matrix& sunk) {
+            TestCache<TestType> cache(TestType{}, shape, tables.pool);
+            store<TestType>(sequences, tables, cache, 0);
+            return attend<TestType>(queries, asked, tables, cache, 0, spec, sunk);
+        };
+        // A number of a key or a value at position 88 of the first sequence, of the query of row 0, or a sink.
+        Sequences broken = good;
+        std::vector<float> broken_q = q;
+        std::vector<float> broken_sinks = sinks.values();
+        const std::size_t place = random.between(0, 3), head = random.between(0, heads - 1), group = head / 2;
+        const std::size_t at = 88 * kv_heads * dim + group * dim + 7;
+        if (place == 0) broken.k[at] = no_number;
+        if (place == 1) (latent ? broken.k : broken.v)[at] = no_number;
+        if (place == 2) broken_q[head * dim + 7] = no_number;
+        if (place == 3) broken_sinks[head] = no_number;
+        const auto expected = run(good, q, sinks);
+        const auto got = run(broken, broken_q, decant_test::float_matrix(broken_sinks, heads));
+        std::size_t hidden = 0, spread = 0;
+        const std::size_t value_dim = spec.value_dim();
+        for (std::size_t t = 0; t < queries.size(); ++t) {
+            const bool sees = queries[t].sequence == 0 && queries[t].position >= 88 &&
+                              (spec.window == 0 || queries[t].position < 88 + spec.window);
+            for (std::size_t h = 0; h < heads; ++h) {
+                for (std::size_t i = 0; i < value_dim; ++i) {
+                    const std::size_t y = (t * heads + h) * value_dim + i;
+                    const bool affected = place < 2    ? sees && h / 2 == group && (place == 0 || latent || i == 7)
+                                          : place == 2 ? t == 0 && h == head
+                                                       : h == head;
+                    hidden += affected && !std::isnan(got[y]);
+                    spread += !affected && std::memcmp(&got[y], &expected[y], sizeof(float)) != 0;
+                }
+            }
+        }
+        CAPTURE(round, place, head, latent, spec.window, spec.softcap, decant::name(shape.dtype));
+        CHECK(hidden == 0);
+        CHECK(spread == 0);
+    }
+}
+
+TEMPLATE_TEST_CASE("attention: a latent layer keeps its keys alone, behind the states", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(27);
+    const std::vector<std::size_t> lengths{5, 21};
+    const Sequences sequences(random, lengths, 12, 1.0f);
+    // States of two layers' 3 and 2 floats; a block of four tokens has 2 x 4 x 3, 4 x 12, and 2 x 4 x 5 columns.
+    const CacheShape shape{{{1, 3, false, 3}, {1, 12, true}, {1, 5, false, 2}}, 4, DType::f32, 7};
+    const Tables tables(random, lengths, 4);
+    TestCache<TestType> cache(TestType{}, shape, tables.pool);
+    store<TestType>(sequences, tables, cache, 1);
+    std::vector<std::byte> expected(cache.buffer.size(), std::byte{0xFF});
+    REQUIRE(expected.size() == (7 * 5 + tables.pool * (24 + 48 + 40)) * sizeof(float));
+    for (std::size_t s = 0; s < lengths.size(); ++s) {
+        for (std::size_t p = 0; p < lengths[s]; ++p) {
+            const auto block = static_cast<std::size_t>(tables.blocks[s][p / 4]);
+            const std::size_t at = 7 * 5 + block * (24 + 48 + 40) + 24 + p % 4 * 12;
+            std::memcpy(&expected[at * sizeof(float)], &sequences.k[(sequences.first[s] + p) * 12], 12 * sizeof(float));
+        }
+    }
+    CHECK(std::memcmp(cache.buffer.data(), expected.data(), expected.size()) == 0);
+}
+
 TEMPLATE_TEST_CASE("attention: neither the order nor the size of blocks changes a bit", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(22);
     const std::vector<std::size_t> lengths{150, 1, 67};
     const std::vector<Query> queries{{2, 66}, {0, 149}, {1, 0}, {0, 64}, {2, 3}};
-    const decant::AttentionSpec spec{6, 2, 24, 0.25f, random.pick<std::uint32_t>({0, 70})};
+    const decant::AttentionSpec spec{6, 2, 24, 0.25f, random.pick<std::uint32_t>({0, 70}), 9.0f};
+    const std::optional<Matrix> sinks = decant_test::random_matrix(random, DType::f16, 1, 6);
     const Sequences sequences(random, lengths, 48, 2.0f);
     const std::vector<float> q = random.floats(queries.size() * 144);
     for (const DType dtype : {DType::f32, DType::f16}) {
@@ -231,7 +351,7 @@ TEMPLATE_TEST_CASE("attention: neither the order nor the size of blocks changes 
             const Tables tables(random, lengths, block_tokens);
             TestCache<TestType> cache(TestType{}, {{{2, 24}}, block_tokens, dtype}, tables.pool);
             store<TestType>(sequences, tables, cache, 0);
-            const std::vector<float> got = attend<TestType>(queries, q, tables, cache, 0, spec);
+            const std::vector<float> got = attend<TestType>(queries, q, tables, cache, 0, spec, sinks);
             if (expected.empty()) expected = got;
             CAPTURE(block_tokens, decant::name(dtype));
             CHECK(decant_test::same_bits(got, expected));

@@ -28,6 +28,14 @@ enum class Operation {
     store,
     attend,
     gate,
+    activate,
+    softcap,
+    copy,
+    route,
+    experts,
+    mix,
+    convolve,
+    scan,
     gather,
     pick,
     move,
@@ -40,13 +48,24 @@ template <Operation missing>
 struct PassWithout {
     using Op = Operation;
     void embed(const Weight&, View, float) requires(missing != Op::embed) {}
-    void norm(View, const Weight&, const decant::NormSpec&, View, bool) requires(missing != Op::norm) {}
+    void norm(View, const Weight&, const decant::NormSpec&, View, bool, const Weight*,
+              std::uint32_t) requires(missing != Op::norm) {}
     void linear(View, std::initializer_list<LinearTarget>) requires(missing != Op::linear) {}
     void angles(const Weight&, const decant::RopeSpec&, View) requires(missing != Op::angles) {}
     void rope(View, View, const decant::RopeSpec&) requires(missing != Op::rope) {}
     void store(View, View, std::uint32_t) requires(missing != Op::store) {}
-    void attend(View, std::uint32_t, const decant::AttentionSpec&, View) requires(missing != Op::attend) {}
-    void gate(View, View, decant::Activation, View) requires(missing != Op::gate) {}
+    void attend(View, std::uint32_t, const decant::AttentionSpec&, View,
+                const Weight*) requires(missing != Op::attend) {}
+    void gate(View, View, const decant::GateSpec&, View) requires(missing != Op::gate) {}
+    void activate(View, const decant::GateSpec&, View) requires(missing != Op::activate) {}
+    void softcap(View, float) requires(missing != Op::softcap) {}
+    void copy(View, View, const decant::CopySpec&) requires(missing != Op::copy) {}
+    void route(View, const Weight*, const decant::RouteSpec&, View) requires(missing != Op::route) {}
+    void experts(View, std::span<const Weight>, std::span<const Weight>, View, View) requires(missing != Op::experts) {}
+    void mix(View, View, View, bool) requires(missing != Op::mix) {}
+    void convolve(View, const Weight&, const Weight*, std::uint32_t, View) requires(missing != Op::convolve) {}
+    void scan(View, View, const Weight&, const Weight&, const decant::StateSpec&, std::uint32_t,
+              View) requires(missing != Op::scan) {}
     void gather(View, View) requires(missing != Op::gather) {}
     void pick(View, std::uint32_t, View) requires(missing != Op::pick) {}
     void move(std::uint32_t, View, const decant::RopeSpec&) requires(missing != Op::move) {}
@@ -99,6 +118,10 @@ static_assert(!without_operation<Operation::embed> && !without_operation<Operati
               !without_operation<Operation::linear> && !without_operation<Operation::angles> &&
               !without_operation<Operation::rope> && !without_operation<Operation::store> &&
               !without_operation<Operation::attend> && !without_operation<Operation::gate> &&
+              !without_operation<Operation::activate> && !without_operation<Operation::softcap> &&
+              !without_operation<Operation::copy> && !without_operation<Operation::route> &&
+              !without_operation<Operation::experts> && !without_operation<Operation::mix> &&
+              !without_operation<Operation::convolve> && !without_operation<Operation::scan> &&
               !without_operation<Operation::gather> && !without_operation<Operation::pick> &&
               !without_operation<Operation::move> && !without_operation<Operation::reserve> &&
               !without_operation<Operation::run> && !without_operation<Operation::workspace_bytes>);

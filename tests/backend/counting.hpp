@@ -80,9 +80,10 @@ class Counting {
             count("embed");
             inner_.embed(table, x, scale);
         }
-        void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false) {
+        void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false,
+                  const Weight* bias = nullptr, std::uint32_t groups = 1) {
             count("norm");
-            inner_.norm(x, weight, spec, y, accumulate);
+            inner_.norm(x, weight, spec, y, accumulate, bias, groups);
         }
         void linear(View x, std::initializer_list<LinearTarget> targets) {
             count("linear");
@@ -104,13 +105,48 @@ class Counting {
             count("store");
             inner_.store(k, v, layer);
         }
-        void attend(View q, std::uint32_t layer, const decant::AttentionSpec& spec, View y) {
+        void attend(View q, std::uint32_t layer, const decant::AttentionSpec& spec, View y,
+                    const Weight* sinks = nullptr) {
             count("attend");
-            inner_.attend(q, layer, spec, y);
+            inner_.attend(q, layer, spec, y, sinks);
         }
-        void gate(View gate, View up, decant::Activation activation, View y) {
+        void gate(View gate, View up, const decant::GateSpec& spec, View y) {
             count("gate");
-            inner_.gate(gate, up, activation, y);
+            inner_.gate(gate, up, spec, y);
+        }
+        void activate(View x, const decant::GateSpec& spec, View y) {
+            count("activate");
+            inner_.activate(x, spec, y);
+        }
+        void softcap(View x, float cap) {
+            count("softcap");
+            inner_.softcap(x, cap);
+        }
+        void copy(View x, View y, const decant::CopySpec& spec) {
+            count("copy");
+            inner_.copy(x, y, spec);
+        }
+        void route(View scores, const Weight* bias, const decant::RouteSpec& spec, View y) {
+            count("route");
+            inner_.route(scores, bias, spec, y);
+        }
+        /// Which of them are read depends on the inputs: `CountingKernels` counts their bytes.
+        void experts(View x, std::span<const Weight> weights, std::span<const Weight> biases, View routes, View out) {
+            count("experts");
+            inner_.experts(x, weights, biases, routes, out);
+        }
+        void mix(View x, View routes, View y, bool accumulate) {
+            count("mix");
+            inner_.mix(x, routes, y, accumulate);
+        }
+        void convolve(View x, const Weight& weight, const Weight* bias, std::uint32_t layer, View y) {
+            count("convolve");
+            inner_.convolve(x, weight, bias, layer, y);
+        }
+        void scan(View x, View steps, const Weight& a, const Weight& skip, const decant::StateSpec& spec,
+                  std::uint32_t layer, View y) {
+            count("scan");
+            inner_.scan(x, steps, a, skip, spec, layer, y);
         }
         void gather(View x, View y) {
             count("gather");
@@ -176,7 +212,7 @@ class Counting {
     std::shared_ptr<Tally> tally_ = std::make_shared<Tally>();
 };
 
-/// Bytes of weight rows that the tiles of `linear` have read. For one thread at a time.
+/// Bytes of weight rows that the tiles of `linear` and of `experts` have read. For one thread at a time.
 template <class K>
 class CountingKernels : public K {
  public:
@@ -188,6 +224,14 @@ class CountingKernels : public K {
              std::byte* scratch) const {
         const auto place = op.place(tile);
         *bytes_ += place.columns * place.target->weight->row_bytes;
+        K::run(op, frame, tile, scratch);
+    }
+    void run(const decant::host::Experts& op, const decant::host::Frame& frame, std::uint32_t tile,
+             std::byte* scratch) const {
+        const auto place = op.place(tile);
+        bool chosen = false;
+        op.rows(frame, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { chosen = true; });
+        if (chosen) *bytes_ += place.columns * op.weights[place.expert].row_bytes;
         K::run(op, frame, tile, scratch);
     }
     [[nodiscard]] std::uint64_t weight_bytes() const { return *bytes_; }

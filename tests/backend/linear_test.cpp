@@ -37,7 +37,8 @@ struct Product {
     }
 };
 
-/// `linear` over rows of a random batch, or over its wanted rows, checked value by value.
+/// `linear` over rows of a random batch, or over its wanted rows, checked value by value. A weight narrower than x has
+/// groups of outputs, one for each group of x.
 template <class B>
 void check_linear(Random& random, const std::vector<float>& x, std::size_t columns,
                   const std::vector<Product>& products, bool wanted) {
@@ -86,7 +87,8 @@ void check_linear(Random& random, const std::vector<float>& x, std::size_t colum
 
     for (std::size_t n = 0; n < products.size(); ++n) {
         const Product& product = products[n];
-        const std::size_t outputs = product.weight.rows;
+        const std::size_t outputs = product.weight.rows, inputs = product.weight.columns;
+        const std::size_t group = outputs / (columns / inputs);
         const std::vector<float> w = product.weight.values();
         const std::vector<float> bias = product.bias ? product.bias->values() : std::vector<float>(outputs);
         const std::vector<float> got = rig.read(out[n], set);
@@ -99,8 +101,9 @@ void check_linear(Random& random, const std::vector<float>& x, std::size_t colum
             if (quantized[n]) decant::simd::Portable::quantize(given, columns, row.view());
             for (std::size_t o = 0; o < outputs; ++o) {
                 double sum = 0.0, exact = 0.0, size = 0.0, steps = 0.0;
-                for (std::size_t i = 0; i < columns; ++i) {
-                    const double weight = w[o * columns + i];
+                const std::size_t from = o / group * inputs;
+                for (std::size_t i = from; i < from + inputs; ++i) {
+                    const double weight = w[o * inputs + i - from];
                     const double value = quantized[n] ? row.value(i) : double{given[i]};
                     sum += weight * value;
                     exact += weight * given[i];
@@ -115,7 +118,7 @@ void check_linear(Random& random, const std::vector<float>& x, std::size_t colum
                 worst_exact.add(got[t * outputs + o], before + bias[o] + exact, 0.5001 * steps + allowed);
             }
         }
-        CAPTURE(decant::name(product.weight.dtype), columns, outputs, rows, wanted, products.size());
+        CAPTURE(decant::name(product.weight.dtype), columns, inputs, outputs, rows, wanted, products.size());
         CHECK(worst.units() <= 1.0);
         CHECK(worst_exact.units() <= 1.0);
         CHECK(rig.padding_untouched(out[n], outputs, set));
@@ -169,6 +172,30 @@ TEMPLATE_TEST_CASE("linear: every dtype, alone and with others that share x", ""
                 if (columns % decant::traits(other).block_elements != 0) other = DType::f16;
                 products.emplace_back(random, other, columns, outputs(), rows);
             }
+            check_linear<TestType>(random, x, columns, products, random.between(0, 3) == 0);
+        }
+    }
+}
+
+TEMPLATE_TEST_CASE("linear: a product per group of columns, alone and with others", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(15);
+    for (const DType dtype : decant_test::all_dtypes) {
+        for (int round = 0; round < 10; ++round) {
+            const std::size_t rows = random.between(1, 9), groups = random.pick<std::size_t>({2, 3, 5, 8});
+            const std::size_t block = decant::traits(dtype).block_elements;
+            const std::size_t inputs = round == 0  ? (2500 + block - 1) / block * block  // beyond one piece
+                                       : block > 1 ? block * random.between(1, 300 / block)
+                                                   : random.pick<std::size_t>({1, 2, 7, 12, 16, 33});
+            const std::size_t width = random.pick<std::size_t>({1, 5, 12, 16, 17, 33}), columns = groups * inputs;
+            const std::vector<float> x = random.floats(rows * columns, random.pick({0.01f, 1.0f, 50.0f}));
+            std::vector<Product> products;
+            products.emplace_back(random, dtype, inputs, groups * width, rows);
+            if (random.coin()) products.emplace_back(random, DType::bf16, columns, 21, rows);
+            if (random.coin())
+                products.emplace_back(random, columns % 32 == 0 ? DType::q8_0 : DType::f16, columns, 18, rows);
+            if (random.coin()) products.emplace_back(random, DType::f32, inputs, groups, rows);
+            random.shuffle(products);
             check_linear<TestType>(random, x, columns, products, random.between(0, 3) == 0);
         }
     }

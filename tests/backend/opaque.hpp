@@ -77,8 +77,9 @@ class Pass {
     }
 
     void embed(const Weight& table, View x, float scale = 1.0f) { add<&EigenPass::embed>(table, x, scale); }
-    void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false) {
-        add<&EigenPass::norm>(x, weight, spec, y, accumulate);
+    void norm(View x, const Weight& weight, const decant::NormSpec& spec, View y, bool accumulate = false,
+              const Weight* bias = nullptr, std::uint32_t groups = 1) {
+        add<&EigenPass::norm>(x, weight, spec, y, accumulate, bias, groups);
     }
     void linear(View x, std::initializer_list<LinearTarget> targets) { add<&opaque::linear>(x, targets); }
     void angles(const Weight& frequencies, const decant::RopeSpec& spec, View y) {
@@ -86,11 +87,26 @@ class Pass {
     }
     void rope(View x, View angles, const decant::RopeSpec& spec) { add<&EigenPass::rope>(x, angles, spec); }
     void store(View k, View v, std::uint32_t layer) { add<&EigenPass::store>(k, v, layer); }
-    void attend(View q, std::uint32_t layer, const decant::AttentionSpec& spec, View y) {
-        add<&EigenPass::attend>(q, layer, spec, y);
+    void attend(View q, std::uint32_t layer, const decant::AttentionSpec& spec, View y, const Weight* sinks = nullptr) {
+        add<&EigenPass::attend>(q, layer, spec, y, sinks);
     }
-    void gate(View gate, View up, decant::Activation activation, View y) {
-        add<&EigenPass::gate>(gate, up, activation, y);
+    void gate(View gate, View up, const decant::GateSpec& spec, View y) { add<&EigenPass::gate>(gate, up, spec, y); }
+    void activate(View x, const decant::GateSpec& spec, View y) { add<&EigenPass::activate>(x, spec, y); }
+    void softcap(View x, float cap) { add<&EigenPass::softcap>(x, cap); }
+    void copy(View x, View y, const decant::CopySpec& spec) { add<&EigenPass::copy>(x, y, spec); }
+    void route(View scores, const Weight* bias, const decant::RouteSpec& spec, View y) {
+        add<&EigenPass::route>(scores, bias, spec, y);
+    }
+    void experts(View x, std::span<const Weight> weights, std::span<const Weight> biases, View routes, View out) {
+        add<&EigenPass::experts>(x, weights, biases, routes, out);
+    }
+    void mix(View x, View routes, View y, bool accumulate) { add<&EigenPass::mix>(x, routes, y, accumulate); }
+    void convolve(View x, const Weight& weight, const Weight* bias, std::uint32_t layer, View y) {
+        add<&EigenPass::convolve>(x, weight, bias, layer, y);
+    }
+    void scan(View x, View steps, const Weight& a, const Weight& skip, const decant::StateSpec& spec,
+              std::uint32_t layer, View y) {
+        add<&EigenPass::scan>(x, steps, a, skip, spec, layer, y);
     }
     void gather(View x, View y) { add<&EigenPass::gather>(x, y); }
     void pick(View x, std::uint32_t k, View y) { add<&EigenPass::pick>(x, k, y); }
@@ -108,9 +124,9 @@ class Pass {
             out.put(inputs.rows);
             out.put(inputs.wanted_rows);
             for (const auto& values :
-                 {inputs.tokens, inputs.positions, inputs.sequences, inputs.cache_slots, inputs.tables, inputs.wanted})
+                 {inputs.tokens, inputs.positions, inputs.sequences, inputs.cache_slots, inputs.tables, inputs.wanted,
+                  inputs.sources, inputs.states_from, inputs.states_to})
                 out.list(values);
-            out.list(inputs.sources);
             out.put(inputs.variant);
             out.put(inputs.picks);
             out.list(inputs.pick.adjustments);
@@ -121,6 +137,7 @@ class Pass {
             out.list(std::span<const decant::CacheLayer>(shape.layers));
             out.put(shape.block_tokens);
             out.put(shape.dtype);
+            out.put(shape.states);
         });
         state_ = State::uploaded;
     }
@@ -165,11 +182,16 @@ class Pass {
         script_->put(view);
     }
     void argument(const Weight& weight) { script_->put(weight.handle->id()); }
+    void argument(const Weight* weight) { script_->put(weight != nullptr ? weight->handle->id() : Link::Id{0}); }
+    void argument(std::span<const Weight> weights) {
+        script_->put(std::uint64_t{weights.size()});
+        for (const Weight& weight : weights) argument(weight);
+    }
     void argument(std::initializer_list<LinearTarget> targets) {
         script_->put(static_cast<std::uint32_t>(targets.size()));
         for (const LinearTarget& target : targets) {
             argument(*target.weight);
-            script_->put(target.bias != nullptr ? target.bias->handle->id() : Link::Id{0});
+            argument(target.bias);
             argument(target.out);
             script_->put(target.accumulate);
         }

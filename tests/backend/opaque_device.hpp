@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,7 +70,9 @@ struct Table {
 /// Every operation that a pass can record.
 using Operations =
     Table<&EigenPass::embed, &EigenPass::norm, &linear, &EigenPass::angles, &EigenPass::rope, &EigenPass::store,
-          &EigenPass::attend, &EigenPass::gate, &EigenPass::gather, &EigenPass::pick, &EigenPass::move>;
+          &EigenPass::attend, &EigenPass::gate, &EigenPass::activate, &EigenPass::softcap, &EigenPass::copy,
+          &EigenPass::route, &EigenPass::experts, &EigenPass::mix, &EigenPass::convolve, &EigenPass::scan,
+          &EigenPass::gather, &EigenPass::pick, &EigenPass::move>;
 
 class Device {
  public:
@@ -98,8 +101,10 @@ class Device {
         explicit Recorded(const decant::Eigen& backend) : pass(backend.pass(1)) {}
         EigenPass pass;
         decant::PassShape shape;
-        std::vector<std::shared_ptr<const void>> uses;  // weights and buffers that the recording names
-        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, wanted, masks;
+        std::vector<std::shared_ptr<const void>> uses;        // weights and buffers that the recording names
+        std::deque<std::vector<decant::host::Weight>> lists;  // of experts, where the recording finds them
+        std::vector<std::int32_t> tokens, positions, sequences, cache_slots, sources, tables, wanted, masks,
+            states_from, states_to;
         std::vector<std::uint32_t> ends, allowed;
         std::vector<decant::LogitAdjustment> adjustments;
         std::shared_ptr<decant::HostMemory> cache;
@@ -160,6 +165,7 @@ class Device {
         if (recorded == nullptr) return false;
         recorded->shape = in.get<decant::PassShape>();
         recorded->uses.clear();
+        recorded->lists.clear();
         auto done = recorded->pass.reserve(recorded->shape, in.get<std::uint32_t>());
         return done ? answer({}) : answer(done.error());
     }
@@ -212,6 +218,17 @@ class Device {
         const decant::host::Weight* const found = weight_or_null(recorded, in);
         if (found == nullptr) in.fail();
         return found == nullptr ? none : *found;
+    }
+    const decant::host::Weight* argument(Recorded& recorded, Reader& in,
+                                         std::type_identity<const decant::host::Weight*>) {
+        return weight_or_null(recorded, in);
+    }
+    std::span<const decant::host::Weight> argument(Recorded& recorded, Reader& in,
+                                                   std::type_identity<std::span<const decant::host::Weight>>) {
+        auto& list = recorded.lists.emplace_back();
+        for (auto left = in.get<std::uint64_t>(); left > 0 && in.ok(); --left)
+            list.push_back(argument(recorded, in, std::type_identity<decant::host::Weight>{}));
+        return list;
     }
     Targets argument(Recorded& recorded, Reader& in, std::type_identity<Targets>) {
         Targets targets;
@@ -267,6 +284,10 @@ class Device {
         inputs.wanted = take(r.wanted, r.shape.wanted, inputs.wanted_rows);
         inputs.sources = r.sources = in.list<std::int32_t>();
         right = right && (r.sources.empty() || r.sources.size() == r.shape.rows);
+        inputs.states_from = r.states_from = in.list<std::int32_t>();
+        inputs.states_to = r.states_to = in.list<std::int32_t>();
+        for (const auto* states : {&r.states_from, &r.states_to})
+            right = right && (states->empty() || states->size() == r.shape.sequences);
         inputs.variant = in.get<decant::PassVariant>();
         inputs.picks = in.get<bool>();
         inputs.pick.adjustments = r.adjustments = in.list<decant::LogitAdjustment>();
@@ -282,10 +303,27 @@ class Device {
         r.cache_shape.layers = in.list<decant::CacheLayer>();
         r.cache_shape.block_tokens = in.get<std::uint32_t>();
         r.cache_shape.dtype = in.get<decant::DType>();
+        r.cache_shape.states = in.get<std::uint32_t>();
         if (!in.ok() || cache == buffers_.end()) return false;
         if (!right) return queue("inputs that are not as long as the shape says, or not padded by -1");
         r.cache = cache->second;
+        if (!states_right(r, inputs)) return queue("a pass over states that the cache lacks, or from one to itself");
         backend_.upload(r.pass, inputs, *r.cache, r.cache_shape);
+        return true;
+    }
+
+    /// Whether every sequence of a forward pass has its states, if there are such.
+    static bool states_right(const Recorded& r, const decant::PassInputs& inputs) {
+        const auto room = static_cast<std::int32_t>(r.cache_shape.states);
+        if (room == 0 || inputs.variant != decant::PassVariant::forward) return true;
+        if (r.cache->size() < r.cache_shape.blocks_offset() || r.states_from.empty() || r.states_to.empty())
+            return false;
+        for (std::uint32_t t = 0; t < inputs.rows; ++t) {
+            const auto s = static_cast<std::size_t>(inputs.sequences[t]);
+            if (s >= r.shape.sequences) return false;
+            const std::int32_t from = r.states_from[s], to = r.states_to[s];
+            if (from < -1 || from >= room || to < 0 || to >= room || from == to) return false;
+        }
         return true;
     }
 

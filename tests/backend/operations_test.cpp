@@ -4,9 +4,12 @@
 
 #include "backend/support.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +44,21 @@ std::size_t some_columns(Random& random) {
     return random.pick<std::size_t>({1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, random.between(1, 700)});
 }
 
+decant::GateSpec random_gate(Random& random, bool gated) {
+    const auto activation =
+        random.pick({decant::Activation::silu, decant::Activation::gelu_tanh, decant::Activation::gelu});
+    return {activation, random.pick({1.0f, 1.702f}), gated ? random.pick({0.0f, 0.0f, 2.5f, 7.0f}) : 0.0f};
+}
+
+double activated(decant::Activation activation, double x) {
+    switch (activation) {
+        case decant::Activation::silu: return x / (1.0 + std::exp(-x));
+        case decant::Activation::gelu_tanh:
+            return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+        default: return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+    }
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens, scaled", "", DECANT_TEST_BACKENDS) {
@@ -71,20 +89,30 @@ TEMPLATE_TEST_CASE("operations: embed copies the dequantized rows of the tokens,
     }
 }
 
-TEMPLATE_TEST_CASE("operations: norm of rows or of the heads in them, written or added", "", DECANT_TEST_BACKENDS) {
+TEMPLATE_TEST_CASE("operations: norm of rows or of groups in them, written or added", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(2);
-    for (int round = 0; round < 80; ++round) {
+    for (int round = 0; round < 200; ++round) {
         const std::size_t group = some_columns(random);
-        const std::size_t columns = group * random.pick<std::size_t>({1, 1, 2, 5});
+        const std::size_t groups = random.pick<std::size_t>({1, 1, 2, 5});
+        const std::size_t columns = group * groups;
         const RowsOnly in(random, random.between(1, 6));
         const float size = random.pick({1e-6f, 1.0f, 1000.0f});
         std::vector<float> x = random.floats(in.batch.rows * columns, size);
         if (round % 8 == 0) std::fill_n(x.begin(), columns, 0.0f);
+        if (round % 3 == 0)
+            for (float& value : x) value = 5.0f * size + 0.01f * value;  // a mean far beyond the spread
+        // As long as a group, or as the row; a bias too.
+        const bool whole = random.coin();
+        const std::size_t length = whole ? columns : group;
         const DType dtype = random.pick({DType::f32, DType::f16, DType::bf16});
-        const Matrix weight = decant_test::random_matrix(random, dtype, 1, group);
+        const Matrix weight = decant_test::random_matrix(random, dtype, 1, length);
+        std::optional<Matrix> bias;
+        if (random.coin())
+            bias = decant_test::random_matrix(random, random.pick({DType::f32, DType::f16, DType::bf16}), 1, length);
         const std::vector<float> w = weight.values();
-        const decant::NormSpec spec{random.pick({1e-5f, 1e-6f, 0.5f})};
+        const std::vector<float> b = bias ? bias->values() : std::vector<float>(length);
+        const decant::NormSpec spec{random.pick({1e-5f, 1e-6f, 0.5f}), random.pick({0.0f, 0.0f, 1.0f}), random.coin()};
         const bool accumulate = random.coin();
         const bool in_place = !accumulate && random.coin();
         const std::vector<float> before = random.floats(x.size(), 2.0f);
@@ -94,7 +122,9 @@ TEMPLATE_TEST_CASE("operations: norm of rows or of the heads in them, written or
         rig.pass().record([&](auto& pass) {
             const auto fed = rig.feed(x, columns);
             y = accumulate ? rig.feed(before, columns) : in_place ? fed : rig.view(columns);
-            pass.norm(fed, rig.weight(weight), spec, y, accumulate);
+            const auto* added = bias ? &rig.weight(*bias) : nullptr;
+            pass.norm(fed, rig.weight(weight), spec, y, accumulate, added,
+                      whole ? static_cast<std::uint32_t>(groups) : 1);
         });
         rig.run(in.batch);
         const std::vector<float> got = rig.read(y);
@@ -102,17 +132,27 @@ TEMPLATE_TEST_CASE("operations: norm of rows or of the heads in them, written or
         for (std::size_t row = 0; row < in.batch.rows; ++row) {
             for (std::size_t head = 0; head < columns; head += group) {
                 const float* from = &x[in.token(row) * columns + head];
-                double squares = 0.0;
-                for (std::size_t i = 0; i < group; ++i) squares += double{from[i]} * from[i];
+                double mean = 0.0, magnitude = 0.0, squares = 0.0;
+                for (std::size_t i = 0; spec.centered && i < group; ++i) {
+                    mean += from[i] / static_cast<double>(group);
+                    magnitude += std::abs(from[i]) / static_cast<double>(group);
+                }
+                for (std::size_t i = 0; i < group; ++i) squares += (from[i] - mean) * (from[i] - mean);
                 const double scale = 1.0 / std::sqrt(squares / static_cast<double>(group) + double{spec.epsilon});
                 for (std::size_t i = 0; i < group; ++i) {
-                    const double value = from[i] * scale * w[i];
+                    const std::size_t at = whole ? head + i : i;
+                    const double factor = double{w[at]} + double{spec.offset};
+                    const double value = (from[i] - mean) * scale * factor;
                     const double old = accumulate ? double{before[in.token(row) * columns + head + i]} : 0.0;
-                    worst.add(got[row * columns + head + i], old + value, 3e-6 * (std::abs(old) + std::abs(value)));
+                    // The mean is rounded as its terms are, and so is w + 1.
+                    const double allowed = 3e-6 * (std::abs(old) + std::abs(value) + std::abs(b[at])) +
+                                           scale * (5e-6 * magnitude * std::abs(factor) +
+                                                    1e-7 * double{spec.offset} * std::abs(from[i] - mean));
+                    worst.add(got[row * columns + head + i], old + value + b[at], allowed + 1e-37);
                 }
             }
         }
-        CAPTURE(columns, group, in_place, accumulate, decant::name(dtype));
+        CAPTURE(round, columns, group, in_place, accumulate, whole, spec.centered, spec.offset, decant::name(dtype));
         CHECK(worst.units() <= 1.0);
         CHECK(rig.padding_untouched(y, columns));
     }
@@ -196,18 +236,18 @@ TEMPLATE_TEST_CASE("operations: rope turns pairs of both layouts and leaves the 
     }
 }
 
-TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
+TEMPLATE_TEST_CASE("operations: gate, and activations without one", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(5);
-    for (int round = 0; round < 40; ++round) {
+    for (int round = 0; round < 150; ++round) {
         const std::size_t columns = some_columns(random);
         const RowsOnly in(random, random.between(1, 5));
         const float size = random.pick({1e-3f, 4.0f, 30.0f, 200.0f});
         std::vector<float> gate = random.floats(in.batch.rows * columns, size);
         gate[0] = 0.0f;
         const std::vector<float> up = random.floats(gate.size(), 3.0f);
-        const bool in_place = random.coin();
-        const auto activation = random.pick({decant::Activation::silu, decant::Activation::gelu_tanh});
+        const bool in_place = random.coin(), gated = random.between(0, 3) != 0;
+        const decant::GateSpec spec = random_gate(random, gated);
 
         Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
         typename TestType::View y{};
@@ -215,27 +255,147 @@ TEMPLATE_TEST_CASE("operations: gate", "", DECANT_TEST_BACKENDS) {
             const auto g = rig.feed(gate, columns);
             const auto u = rig.feed(up, columns);
             y = in_place ? g : rig.view(columns);
-            pass.gate(g, u, activation, y);
+            gated ? pass.gate(g, u, spec, y) : pass.activate(g, spec, y);
+        });
+        rig.run(in.batch);
+        const std::vector<float> got = rig.read(y);
+        const double alpha = spec.alpha, limit = spec.limit;
+        Worst worst;
+        for (std::size_t row = 0; row < in.batch.rows; ++row) {
+            for (std::size_t i = 0; i < columns; ++i) {
+                double g = gate[in.token(row) * columns + i];
+                double u = gated ? double{up[in.token(row) * columns + i]} : 1.0;
+                if (limit > 0.0) {
+                    g = (std::min)(g, limit);
+                    u = std::clamp(u, -limit, limit) + 1.0;
+                }
+                const double expected = activated(spec.activation, alpha * g) / alpha * u;
+                // exp overflows in F32 from 88 on, where the result is almost nothing; an error of its argument is a
+                // relative one of its value; 1 + tanh and 1 + erf cancel below zero.
+                const double relative = 2e-6 + (alpha == 1.0 ? 0.0 : 1e-7 * std::abs(alpha * g));
+                const double floor = spec.activation == decant::Activation::silu ? 1e-34 : 1e-6 * std::abs(g * u);
+                worst.add(got[row * columns + i], expected, relative * std::abs(expected) + floor);
+            }
+        }
+        CAPTURE(round, columns, size, static_cast<int>(spec.activation), alpha, limit, gated);
+        CHECK(worst.units() <= 1.0);
+        CHECK(rig.padding_untouched(y, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: what is not finite passes gates and caps, and its neighbours do not change", "",
+                   DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    Random random(8);
+    for (int round = 0; round < 120; ++round) {
+        const std::size_t columns = some_columns(random);
+        Batch batch({1, 1, 0, 1});
+        batch.add(0);
+        const bool gated = random.coin();
+        const decant::GateSpec spec = random_gate(random, gated);
+        const std::vector<float> gate = random.floats(columns, 4.0f), up = random.floats(columns, 3.0f);
+        const auto run = [&](const std::vector<float>& g, const std::vector<float>& u, std::vector<float>& capped) {
+            Rig<TestType> rig(batch.shape, static_cast<std::uint32_t>(columns));
+            typename TestType::View y{}, z{};
+            rig.pass().record([&](auto& pass) {
+                const auto fed = rig.feed(g, columns);
+                y = rig.view(columns);
+                z = rig.feed(g, columns);
+                gated ? pass.gate(fed, rig.feed(u, columns), spec, y) : pass.activate(fed, spec, y);
+                pass.softcap(z, 30.0f);
+            });
+            rig.run(batch);
+            capped = rig.read(z);
+            return rig.read(y);
+        };
+        const std::size_t at = random.between(0, columns - 1);
+        const bool in_up = gated && random.coin();
+        const float bad = random.pick({std::numeric_limits<float>::quiet_NaN(), infinity, -infinity});
+        std::vector<float> bad_gate = gate, bad_up = up, capped, bad_capped;
+        (in_up ? bad_up : bad_gate)[at] = bad;
+        const std::vector<float> expected = run(gate, up, capped);
+        std::vector<float> got = run(bad_gate, bad_up, bad_capped);
+        CAPTURE(round, columns, at, in_up, bad, gated, static_cast<int>(spec.activation), spec.alpha, spec.limit);
+        // A limit makes infinities finite; below zero there may be nothing left of one.
+        const bool may_vanish = !std::isnan(bad) && (spec.limit > 0.0f || (!in_up && bad < 0.0f));
+        CHECK((may_vanish || !std::isfinite(got[at])));
+        if (std::isnan(bad)) CHECK(std::isnan(got[at]));
+        got[at] = expected[at];
+        CHECK(decant_test::same_bits(got, expected));
+        if (!in_up && std::isnan(bad)) CHECK(std::isnan(bad_capped[at]));
+        if (!in_up && !std::isnan(bad)) CHECK(bad_capped[at] == std::copysign(30.0f, bad));
+        bad_capped[at] = capped[at];
+        CHECK(decant_test::same_bits(bad_capped, capped));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: softcap", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(9);
+    for (int round = 0; round < 40; ++round) {
+        const std::size_t columns = some_columns(random);
+        const RowsOnly in(random, random.between(1, 5));
+        const float cap = random.pick({1.0f, 30.0f, 50.0f});
+        std::vector<float> x = random.floats(in.batch.rows * columns, random.pick({1e-4f, 1.0f, 40.0f, 2000.0f}));
+        x[0] = 0.0f;
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>(columns));
+        typename TestType::View y{};
+        rig.pass().record([&](auto& pass) {
+            y = rig.feed(x, columns);
+            pass.softcap(y, cap);
         });
         rig.run(in.batch);
         const std::vector<float> got = rig.read(y);
         Worst worst;
         for (std::size_t row = 0; row < in.batch.rows; ++row) {
             for (std::size_t i = 0; i < columns; ++i) {
-                const double g = gate[in.token(row) * columns + i];
-                const double gelu = 0.5 * g * (1.0 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)));
-                const double f = activation == decant::Activation::silu ? g / (1.0 + std::exp(-g)) : gelu;
-                const double expected = f * up[in.token(row) * columns + i];
-                // exp overflows in F32 from 88 on, where the result is almost nothing; 1 + tanh cancels below zero.
-                const double floor = activation == decant::Activation::silu
-                                         ? 1e-35
-                                         : 1e-6 * std::abs(g * up[in.token(row) * columns + i]);
-                worst.add(got[row * columns + i], expected, 1e-6 * std::abs(expected) + floor);
+                const double expected = cap * std::tanh(double{x[in.token(row) * columns + i]} / cap);
+                worst.add(got[row * columns + i], expected, 1e-6 * std::abs(expected));
             }
         }
-        CAPTURE(columns, size);
+        CAPTURE(columns, cap);
         CHECK(worst.units() <= 1.0);
         CHECK(rig.padding_untouched(y, columns));
+    }
+}
+
+TEMPLATE_TEST_CASE("operations: copy of part of every head, the rest as it was", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(10);
+    for (int round = 0; round < 60; ++round) {
+        decant::CopySpec spec;
+        const auto number = [&](std::size_t low, std::size_t high) {
+            return static_cast<std::uint32_t>(random.between(low, high));
+        };
+        spec = {number(1, 5), number(1, 20), 0, number(0, 5), 0, number(0, 5)};
+        spec.x_head = spec.x_first + spec.count + number(0, 4);
+        spec.y_head = spec.y_first + spec.count + number(0, 4);
+        const std::size_t x_columns = std::size_t{spec.heads} * spec.x_head,
+                          y_columns = std::size_t{spec.heads} * spec.y_head;
+        const RowsOnly in(random, random.between(1, 5));
+        std::vector<float> x = random.floats(in.batch.rows * x_columns);
+        x[spec.x_first] = std::numeric_limits<float>::quiet_NaN();
+        const std::vector<float> before = random.floats(in.batch.rows * y_columns);
+        Rig<TestType> rig(in.shape, static_cast<std::uint32_t>((std::max)(x_columns, y_columns)));
+        typename TestType::View y{};
+        rig.pass().record([&](auto& pass) {
+            y = rig.feed(before, y_columns);
+            pass.copy(rig.feed(x, x_columns), y, spec);
+        });
+        rig.run(in.batch);
+        std::vector<float> expected;
+        for (std::size_t row = 0; row < in.batch.rows; ++row) {
+            const auto from = before.begin() + static_cast<std::ptrdiff_t>(in.token(row) * y_columns);
+            expected.insert(expected.end(), from, from + static_cast<std::ptrdiff_t>(y_columns));
+            for (std::size_t h = 0; h < spec.heads; ++h)
+                for (std::size_t i = 0; i < spec.count; ++i)
+                    expected[row * y_columns + h * spec.y_head + spec.y_first + i] =
+                        x[in.token(row) * x_columns + h * spec.x_head + spec.x_first + i];
+        }
+        CAPTURE(spec.heads, spec.count, spec.x_head, spec.x_first, spec.y_head, spec.y_first);
+        CHECK(decant_test::same_bits(rig.read(y), expected));
+        CHECK(rig.padding_untouched(y, y_columns));
     }
 }
 

@@ -26,6 +26,7 @@
 #include <initializer_list>
 #include <limits>
 #include <random>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -152,7 +153,7 @@ struct Batch {
     decant::PassShape shape;
     std::uint32_t rows = 0;
     std::uint32_t wanted_rows = 0;
-    std::vector<std::int32_t> tokens, positions, sequences, cache_slots, tables, wanted;
+    std::vector<std::int32_t> tokens, positions, sequences, cache_slots, tables, states_from, states_to, wanted;
 
     explicit Batch(const decant::PassShape& capacities)
         : shape(capacities),
@@ -161,6 +162,8 @@ struct Batch {
           sequences(shape.rows, -1),
           cache_slots(shape.rows, -1),
           tables(std::size_t{shape.sequences} * shape.table, -1),
+          states_from(shape.sequences, -1),
+          states_to(shape.sequences, -1),
           wanted(shape.wanted, -1) {}
 
     void add(std::size_t token, std::size_t position = 0, std::size_t sequence = 0, std::size_t slot = 0) {
@@ -173,19 +176,26 @@ struct Batch {
     void table(std::size_t sequence, const std::vector<std::int32_t>& blocks) {
         std::copy(blocks.begin(), blocks.end(), tables.begin() + static_cast<std::ptrdiff_t>(sequence * shape.table));
     }
+    /// \param from -1 = none.
+    void state(std::size_t sequence, std::int32_t from, std::int32_t to) {
+        states_from[sequence] = from;
+        states_to[sequence] = to;
+    }
     decant::PassInputs inputs() const {
-        return {rows, wanted_rows, tokens, positions, sequences, cache_slots, {}, tables, wanted};
+        return {rows, wanted_rows, tokens,      positions, sequences, cache_slots,
+                {},   tables,      states_from, states_to, wanted};
     }
 };
 
-/// A pool of blocks whose memory is full of NaNs, where the host can reach it.
+/// A pool of states and blocks whose memory is full of NaNs, where the host can reach it.
 template <class B>
 struct TestCache {
     decant::CacheShape shape;
     typename B::Buffer buffer;
 
     TestCache(const B& backend, decant::CacheShape cache_shape, std::size_t blocks)
-        : shape(std::move(cache_shape)), buffer(backend.allocate(blocks * shape.block_bytes()).value()) {
+        : shape(std::move(cache_shape)),
+          buffer(backend.allocate(shape.blocks_offset() + blocks * shape.block_bytes()).value()) {
         if constexpr (std::same_as<typename B::Buffer, decant::HostMemory>)
             std::fill_n(buffer.data(), buffer.size(), std::byte{0xFF});
     }
@@ -204,6 +214,7 @@ class Rig {
         REQUIRE(pass_.reserve(shape, columns));
     }
 
+    const B& backend() const { return backend_; }
     typename B::Pass& pass() { return pass_; }
     const decant::PassShape& shape() const { return shape_; }
 
@@ -226,6 +237,13 @@ class Rig {
     const Weight& constant(std::vector<float> values) {
         weights_.push_back(backend_.constant(std::move(values)).value());
         return weights_.back();
+    }
+
+    /// A list of weights that stays where it is.
+    std::span<const Weight> list(const std::vector<Matrix>& matrices) {
+        auto& made = lists_.emplace_back();
+        for (const Matrix& matrix : matrices) made.push_back(weight(matrix));
+        return made;
     }
 
     /// Enqueues: row t of a new view is row tokens[t] of `values`.
@@ -279,6 +297,7 @@ class Rig {
     std::size_t used_ = 0;
     std::deque<Matrix> matrices_;
     std::deque<Weight> weights_;
+    std::deque<std::vector<Weight>> lists_;
     TestCache<B> no_cache_{backend_, {}, 0};
     Batch inputs_{decant::PassShape{}};
 };

@@ -201,7 +201,7 @@ struct PassInputs {
     std::span<const std::int32_t> cache_slots;  ///< [rows] block * block_tokens + offset: where the row's K and V go
     std::span<const std::int32_t> sources;      ///< [rows] slots that `move` reads; else empty
     std::span<const std::int32_t> tables;       ///< [sequences, shape.table] block ids
-    std::span<const std::int32_t> states_from;  ///< [sequences] state before the pass, -1 = zeros; empty without states
+    std::span<const std::int32_t> states_from;  ///< [sequences] state before the pass; -1 = zeros, or none kept
     std::span<const std::int32_t> states_to;    ///< [sequences] where the state after it goes, another one
     std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits
     bool picks = false;                         ///< whether `pick` runs

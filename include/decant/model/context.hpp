@@ -543,6 +543,7 @@ class Context {
             if (picks) fill_pick(parts);
             for (auto* values : {&tokens, &positions, &sequences, &cache_slots}) pad(*values, row);
             pad(wanted, logit);
+            for (auto* states : {&states_from, &states_to}) pad(*states, static_cast<std::uint32_t>(parts.size()));
             inputs = {row,
                       logit,
                       tokens,
@@ -589,6 +590,7 @@ class Context {
             for (auto* values : {&tokens, &sequences}) pad(*values, 0);
             for (auto* values : {&positions, &cache_slots, &sources}) pad(*values, used);
             pad(wanted, 0);
+            for (auto* states : {&states_from, &states_to}) pad(*states, 0);
             inputs = {used,   0,           tokens,    positions, sequences, cache_slots, sources,
                       tables, states_from, states_to, wanted,    false,     {},          PassVariant::move};
         }

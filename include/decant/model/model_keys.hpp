@@ -106,7 +106,7 @@ class ModelKeys {
     }
 
     /// Two bounds [low, high] as an array of numbers; `fallback` if the key is absent. Files that cannot say an
-    /// infinity as a number write {"__float__": "Infinity"} or the like, which stands here as text: it bounds nothing.
+    /// infinity as a number write {"__float__": "Infinity"}, and the array stands here as text.
     [[nodiscard]] Result<std::array<float, 2>> limits(std::string_view key, std::array<float, 2> fallback) const {
         const std::string full = this->full(key);
         if (!metadata_->contains(full)) return fallback;
@@ -116,8 +116,10 @@ class ModelKeys {
         } else {
             DECANT_TRY(const std::string_view text, metadata_->string(full));
             float low = 0.0f;
-            const auto end = std::from_chars(text.data() + 1, text.data() + text.size(), low);
-            if (end.ec == std::errc{} && text.find("Infinity") != std::string_view::npos)
+            const char* const last = text.data() + text.size();
+            const auto end = std::from_chars(text.data() + (text.empty() ? 0 : 1), last, low);
+            if (text.starts_with('[') && end.ec == std::errc{} &&
+                std::string_view(end.ptr, static_cast<std::size_t>(last - end.ptr)) == ",{\"__float__\":\"Infinity\"}]")
                 values = {low, std::numeric_limits<float>::infinity()};
         }
         if (values.size() != 2 || !std::isfinite(values[0]) || !(values[0] <= values[1]))

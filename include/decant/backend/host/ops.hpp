@@ -440,7 +440,8 @@ struct Route {
         const auto choice = [&](std::uint32_t e) {
             float offset = 0.0f;
             if (bias != nullptr) dequantize_row(bias->dtype, bias->data + row_bytes(bias->dtype, e), 1, &offset);
-            return s[e] + offset;
+            // What is no number wins, so that it cannot pass unseen.
+            return detail::is_nan_or_infinity(s[e] + offset) ? -lowest : s[e] + offset;
         };
         // The groups that may win, as a threshold on their rank: few groups, so each is ranked against all others.
         const std::uint32_t size = n / spec.groups;

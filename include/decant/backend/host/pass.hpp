@@ -86,6 +86,7 @@ class Pass {
               const Weight* bias = nullptr, std::uint32_t groups = 1) {
         groups *= x.columns / weight.columns;
         DECANT_ASSERT(groups > 0 && x.columns % groups == 0);
+        DECANT_ASSERT(weight.columns == x.columns || weight.columns == x.columns / groups);
         add(Norm{x, &weight, spec, y, accumulate, bias, groups});
     }
     void linear(View x, std::initializer_list<LinearTarget> targets) {
@@ -106,7 +107,10 @@ class Pass {
         add(Attend{q, layer, spec, y, sinks});
     }
     void gate(View gate, View up, const GateSpec& spec, View y) { add(Gate{gate, up, spec, y}); }
-    void activate(View x, const GateSpec& spec, View y) { add(Gate{x, {}, spec, y}); }
+    void activate(View x, const GateSpec& spec, View y) {
+        DECANT_ASSERT(spec.limit == 0.0f);  // a limit is about the other half of a gate
+        add(Gate{x, {}, spec, y});
+    }
     void softcap(View x, float cap) { add(Softcap{x, cap}); }
     void copy(View x, View y, const CopySpec& spec) { add(Copy{x, y, spec}); }
     void route(View scores, const Weight* bias, const RouteSpec& spec, View y) { add(Route{scores, bias, spec, y}); }

@@ -25,8 +25,9 @@ struct RopeWords {
     double usual_theta = 10000.0;
     std::string_view partial = "partial_rotary_factor";
     double usual_partial = 1.0;
-    std::string_view group = "";  ///< the layer type whose part of rope_parameters this is
-    bool scaled = true;           ///< whether rope_scaling is about this table
+    std::string_view head_dim = "head_dim";  ///< the key that the length of a head follows from
+    std::string_view group = "";             ///< the layer type whose part of rope_parameters this is
+    bool scaled = true;                      ///< whether rope_scaling is about this table
 };
 
 /// The rotary table of heads of `head_dim` elements. Errors name the key.
@@ -45,9 +46,10 @@ struct RopeWords {
     DECANT_TRY(const double partial, keys.positive(partial_key, words.usual_partial));
     const double rotated = std::floor(head_dim * partial);
     if (partial > 1.0 || rotated < 2.0 || std::fmod(rotated, 2.0) != 0.0) {
-        return keys.wrong(ErrorCode::bad_format, partial_key,
-                          detail::text("value ", partial, " rotates ", rotated, " of the ", head_dim, " of head_dim"),
-                          "an even number of them must be rotated");
+        return keys.wrong(
+            ErrorCode::bad_format, partial_key,
+            detail::text("value ", partial, " rotates ", rotated, " of the ", head_dim, " of ", words.head_dim),
+            "an even number of them must be rotated");
     }
     const auto dim = static_cast<std::uint32_t>(rotated);
     RopeTable table{{words.layout, head_dim, dim, 1.0f}, rope_frequencies(dim, theta)};

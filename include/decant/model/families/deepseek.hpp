@@ -63,8 +63,9 @@ namespace decant::inline DECANT_ABI {
     DECANT_TRY(latent.plain, keys.count("qk_nope_head_dim"));
     DECANT_TRY(latent.value, keys.count("v_head_dim"));
     DECANT_TRY(const bool pairs, keys.flag("rope_interleave", true));
-    DECANT_TRY(spec.ropes.emplace_back(),
-               config_rope(keys, spec, latent.rope, {.layout = pairs ? RopeLayout::interleaved : RopeLayout::halves}));
+    DECANT_TRY(spec.ropes.emplace_back(), config_rope(keys, spec, latent.rope,
+                                                      {.layout = pairs ? RopeLayout::interleaved : RopeLayout::halves,
+                                                       .head_dim = "qk_rope_head_dim"}));
     spec.ropes[0].rope.head_dim = latent.rope + latent.kv_rank;
     const std::string scaling = keys.contains_group("rope_parameters") ? "rope_parameters." : "rope_scaling.";
     YarnScaling yarn;
