@@ -267,6 +267,8 @@ TEST_CASE("a folder's metadata are its config.json, its companions are mapped", 
         CHECK(contains(missing.error().message(), "config.json"));
         CHECK(contains(missing.error().message(), "hidden_size"));
     }
+    (void)folder.write("config.json", {});
+    CHECK(Weights::open(folder.path()).error().code == ErrorCode::bad_format);
     (void)folder.write("config.json", bytes_of("{\"a\":1,\"a\":2}"));
     const auto twice = Weights::open(folder.path());
     REQUIRE_FALSE(twice);

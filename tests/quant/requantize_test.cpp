@@ -7,7 +7,8 @@
 #include "support/arena.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -55,6 +56,26 @@ TEST_CASE("requantize: an expansion to F32 computes the same logits bit for bit"
         CHECK(expanded.bytes() > source.bytes());
         check_same_logits(source, expanded, 24);
     }
+}
+
+TEST_CASE("requantize: a folder's build keeps its configuration and its other files") {
+    const auto path = decant_test::shared("truth/tiny/qwen3");
+    if (!std::filesystem::exists(path)) DECANT_SKIP("tiny models absent: ../shared/truth/tiny");
+    const Weights source = taken(Weights::open(path));
+    const Weights expanded = taken(requantize(source, DType::f32));
+    CHECK(expanded.bytes() > source.bytes());
+    CHECK(expanded.format() == source.format());
+    CHECK_FALSE(expanded.companion("config.json").empty());
+    check_same_logits(source, expanded, 160);
+    const Weights small = taken(requantize(source, DType::q8_0));
+    CHECK(small.bytes() < source.bytes());
+    const auto tokens = decant_test::random_tokens(10, 5, 160);
+    const auto exact = decant_test::whole(decant_test::bind<decant::Eigen>(source), tokens);
+    const auto rounded = decant_test::whole(decant_test::bind<decant::Eigen>(small), tokens);
+    CHECK_FALSE(same_bits(exact.back(), rounded.back()));
+    const auto [low, high] = std::ranges::minmax(exact.back());
+    for (std::size_t i = 0; i < exact.back().size(); ++i)
+        REQUIRE(std::fabs(exact.back()[i] - rounded.back()[i]) < 0.05f * (high - low));
 }
 
 TEST_CASE("requantize: the reference's bytes of every dtype that can be written") {

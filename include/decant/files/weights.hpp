@@ -6,7 +6,7 @@
 
 #include <decant/core/progress.hpp>
 #include <decant/core/result.hpp>
-#include <decant/files/config_json.hpp>
+#include <decant/files/config_file.hpp>
 #include <decant/files/folder.hpp>
 #include <decant/files/gguf.hpp>
 #include <decant/files/mapping.hpp>
@@ -101,7 +101,7 @@ class Weights {
         std::shared_ptr<const void> owner;
         std::deque<std::string> names;  // of tensors whose names are not in the file verbatim
         std::shared_ptr<const std::vector<detail::Companion>> companions;
-        std::vector<std::byte> config;  // config.json as key/value pairs
+        detail::ConfigFile config;  // what a folder's metadata view
         Metadata metadata;
         std::vector<Tensor> tensors;
         std::vector<std::size_t> by_name;
@@ -231,16 +231,9 @@ inline Result<void> Weights::read_folder(const std::filesystem::path& path, Stat
     state.companions = std::make_shared<const std::vector<detail::Companion>>(std::move(companions));
     for (const detail::Companion& companion : *state.companions) {
         if (companion.name != "config.json") continue;
-        const auto bytes = companion.mapping.bytes();
-        const std::string file = detail::display(path / companion.name);
-        auto pairs = detail::read_config_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-        if (!pairs) return std::move(pairs).error().in(file);
-        state.config = std::move(pairs->bytes);
-        ByteReader in(state.config);
-        auto metadata = Metadata::read(in, pairs->count);
-        if (!metadata) return std::move(metadata).error().in(file);
-        state.metadata = *std::move(metadata);
-        state.metadata.name_file(file);
+        DECANT_TRY(state.config,
+                   detail::ConfigFile::read(companion.mapping.bytes(), detail::display(path / companion.name)));
+        state.metadata = state.config.metadata;
     }
     return {};
 }

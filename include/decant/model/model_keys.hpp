@@ -10,7 +10,6 @@
 #include <decant/files/weights.hpp>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,7 +17,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -105,26 +103,14 @@ class ModelKeys {
         return metadata_->strings(full);
     }
 
-    /// Two bounds [low, high] as an array of numbers; `fallback` if the key is absent. Files that cannot say an
-    /// infinity as a number write {"__float__": "Infinity"}, and the array stands here as text.
+    /// Two bounds [low, high], the upper of which may be infinite; `fallback` if the key is absent.
     [[nodiscard]] Result<std::array<float, 2>> limits(std::string_view key, std::array<float, 2> fallback) const {
         const std::string full = this->full(key);
         if (!metadata_->contains(full)) return fallback;
-        std::vector<float> values;
-        if (auto numbers = metadata_->floats(full)) {
-            values = *std::move(numbers);
-        } else {
-            DECANT_TRY(const std::string_view text, metadata_->string(full));
-            float low = 0.0f;
-            const char* const last = text.data() + text.size();
-            const auto end = std::from_chars(text.data() + (text.empty() ? 0 : 1), last, low);
-            if (text.starts_with('[') && end.ec == std::errc{} &&
-                std::string_view(end.ptr, static_cast<std::size_t>(last - end.ptr)) == ",{\"__float__\":\"Infinity\"}]")
-                values = {low, std::numeric_limits<float>::infinity()};
-        }
+        DECANT_TRY(const std::vector<double> values, metadata_->numbers(full));
         if (values.size() != 2 || !std::isfinite(values[0]) || !(values[0] <= values[1]))
             return wrong(ErrorCode::bad_format, key, "not two numbers, the lower first");
-        return std::array{values[0], values[1]};
+        return std::array{static_cast<float>(values[0]), static_cast<float>(values[1])};
     }
 
     /// The keys that no member was asked for.

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -63,6 +64,13 @@ class ByteBpe {
                                static_cast<std::uint32_t>(id(rules[rank].merged))});
         const auto equal = [](const detail::HashIndex::Entry&, const detail::HashIndex::Entry&) { return false; };
         rules_ = detail::HashIndex(entries, equal);
+    }
+
+    /// Appends what is left of `tokens` when no pair of them is in the merge table any more.
+    void merge(std::span<const Token> tokens, Scratch& scratch, std::vector<Token>& out) const {
+        scratch.symbols_.clear();
+        for (const Token token : tokens) append_symbol(token, scratch);
+        merge_symbols(scratch, out);
     }
 
     /// Appends the tokens of `word`. A byte without a token is left out before merging.
@@ -118,18 +126,24 @@ class ByteBpe {
         out.insert(out.end(), tokens.data(), tokens.data() + count);
     }
 
-    // A linked list of symbols and a heap of candidate pairs; stale candidates are recognized when they come up.
     void encode_long(std::string_view word, Scratch& scratch, std::vector<Token>& out) const {
+        scratch.symbols_.clear();
+        for (const char c : word)
+            if (const Token token = bytes_[static_cast<std::uint8_t>(c)]; token != no_token)
+                append_symbol(token, scratch);
+        merge_symbols(scratch, out);
+    }
+
+    static void append_symbol(Token token, Scratch& scratch) {
+        const std::size_t i = scratch.symbols_.size();
+        scratch.symbols_.push_back({token, i == 0 ? none : i - 1, i + 1});
+    }
+
+    // A linked list of symbols and a heap of candidate pairs; stale candidates are recognized when they come up.
+    void merge_symbols(Scratch& scratch, std::vector<Token>& out) const {
         auto& symbols = scratch.symbols_;
         auto& heap = scratch.heap_;
-        symbols.clear();
         heap.clear();
-        for (const char c : word) {
-            const Token token = bytes_[static_cast<std::uint8_t>(c)];
-            if (token == no_token) continue;
-            const std::size_t i = symbols.size();
-            symbols.push_back({token, i == 0 ? none : i - 1, i + 1});
-        }
         if (symbols.empty()) return;
         symbols.back().next = none;
 

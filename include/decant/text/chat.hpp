@@ -6,12 +6,13 @@
 
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
+#include <decant/files/json.hpp>
+#include <decant/files/json_tree.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/text/chat_format.hpp>
 #include <decant/text/tagged_text.hpp>
 #include <decant/text/tokenizer.hpp>
-#include <decant/text/unicode.hpp>
-#include <decant/text/utf8.hpp>
+#include <decant/text/trim.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -33,24 +34,6 @@ struct ChatOptions {
     bool add_generation_prompt = true;  ///< end with the beginning of the assistant's answer
 };
 
-namespace detail {
-
-/// Without white space at both ends, as the filter `trim` of Jinja does it (`str.strip` of Python).
-[[nodiscard]] inline std::string_view trim(std::string_view content) noexcept {
-    std::size_t begin = content.size();
-    std::size_t end = 0;
-    for (std::size_t at = 0; at < content.size();) {
-        const Utf8Char c = decode_utf8(content.substr(at));
-        const bool space = char_kind(c.code) == CharKind::space || (c.code >= 0x1C && c.code <= 0x1F);
-        if (!space) begin = (std::min)(begin, at);
-        at += c.bytes;
-        if (!space) end = at;
-    }
-    return begin < end ? content.substr(begin, end - begin) : std::string_view();
-}
-
-}  // namespace detail
-
 /// Const after construction; threads may share it. Independent of the file and the tokenizer that it came with.
 ///
 /// Now: formats that frame every message alike (`ChatFormat`), recognized in the file's template. Tools are not
@@ -59,16 +42,15 @@ class ChatTemplate {
  public:
     explicit ChatTemplate(ChatFormat format) : format_(std::move(format)) {}
 
-    /// From the GGUF key `tokenizer.chat_template`. `missing` if there is none, `unsupported` if it is of another form.
+    /// From the GGUF key `tokenizer.chat_template`; of a folder, from chat_template.jinja or, without one, from
+    /// `chat_template` in tokenizer_config.json (of several, the one named "default"). `missing` if there is none,
+    /// `unsupported` if it is of another form.
     [[nodiscard]] static Result<ChatTemplate> from(const Weights& weights) {
+        if (weights.format() == WeightsFormat::folder) return from_folder(weights);
         constexpr std::string_view key = "tokenizer.chat_template";
-        if (!weights.metadata().contains(key))
-            return Error{ErrorCode::missing, "the file has no chat template", Vocabulary::place(key, weights.name()),
-                         "give a ChatFormat, such as gemma3_chat_format()"};
+        if (!weights.metadata().contains(key)) return missing(Vocabulary::place(key, weights.name()));
         DECANT_TRY(const std::string_view source, weights.metadata().string(key));
-        auto format = recognize_chat_format(source);
-        if (!format) return std::move(format).error().in(Vocabulary::place(key, weights.name()));
-        return ChatTemplate(*std::move(format));
+        return recognize(source, Vocabulary::place(key, weights.name()));
     }
 
     /// The prompt with its authors: roles and contents are the host's, the rest is the template's. `invalid_argument`
@@ -122,6 +104,34 @@ class ChatTemplate {
     [[nodiscard]] const ChatFormat& format() const noexcept { return format_; }
 
  private:
+    [[nodiscard]] static Error missing(std::string where) {
+        return {ErrorCode::missing, "there is no chat template", std::move(where),
+                "give a ChatFormat, such as gemma3_chat_format()"};
+    }
+    [[nodiscard]] static Result<ChatTemplate> recognize(std::string_view source, std::string_view where) {
+        auto format = recognize_chat_format(source);
+        if (!format) return std::move(format).error().in(where);
+        return ChatTemplate(*std::move(format));
+    }
+    [[nodiscard]] static Result<ChatTemplate> from_folder(const Weights& weights) {
+        const auto text_of = [&](std::string_view file) -> std::string_view {
+            const auto bytes = weights.companion(file);
+            return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+        };
+        constexpr std::string_view alone = "chat_template.jinja", config = "tokenizer_config.json";
+        if (const std::string_view source = text_of(alone); !source.empty())
+            return recognize(source, detail::text(weights.name(), "/", alone));
+        const std::string where = detail::text(weights.name(), "/", config);
+        if (text_of(config).empty()) return missing(where);
+        detail::JsonTree tree;
+        if (auto read = parse_json(text_of(config), tree); !read) return std::move(read).error().in(where);
+        const auto found = tree.root()["chat_template"];
+        if (found.is_string()) return recognize(found.string(), where);
+        for (auto at = found.first(); at; at = at.next())
+            if (at["name"].string() == "default") return recognize(at["template"].string(), where);
+        return missing(where);
+    }
+
     void append_role(std::string_view role, TaggedText& out) const {
         for (const ChatFormat::RoleName& renamed : format_.renamed)
             if (renamed.role == role) return out.append_template(renamed.name);

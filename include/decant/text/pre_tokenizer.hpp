@@ -37,6 +37,7 @@ struct SplitPattern {
     bool isolate_digits = false;  ///< every number is cut out first, the rest is split as if it were the whole text
     bool line_breaks = false;     ///< line breaks stick to what precedes them
     bool whole_words = false;     ///< a word that is in the vocabulary is one token, whatever the merges say
+    bool nfc = false;             ///< the text is brought to normalization form C before it is split
 };
 
 /// The known values of `tokenizer.ggml.pre`.
@@ -55,6 +56,13 @@ inline constexpr SplitPattern split_patterns[] = {
      .digit_run = 3,
      .line_breaks = true,
      .whole_words = true},
+    // as llama-bpe, with \p{N} in place of \p{N}{1,3}
+    {.name = "qwen2",
+     .fold_case = true,
+     .letters_after = SplitPattern::Before::any,
+     .digit_run = 1,
+     .line_breaks = true,
+     .nfc = true},
 };
 
 /// The pattern of that name; `ErrorCode::unsupported` (the message lists the known ones) if there is none, because a

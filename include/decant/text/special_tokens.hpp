@@ -26,9 +26,12 @@ class SpecialTokens {
         std::string_view piece;
         Token token;
         bool control;
+        bool takes_left = false;  // white space beside it belongs to it
+        bool takes_right = false;
     };
 
     SpecialTokens() = default;
+    [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
     /// The pieces must outlive the object. Of equal pieces the first counts.
     explicit SpecialTokens(std::vector<Entry> entries) : entries_(std::move(entries)) {

@@ -8,15 +8,21 @@
 #include <decant/core/token.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/text/byte_bpe.hpp>
+#include <decant/text/char_bpe.hpp>
+#include <decant/text/folder_tokenizer.hpp>
+#include <decant/text/gguf_tokenizer.hpp>
+#include <decant/text/normalization.hpp>
 #include <decant/text/pre_tokenizer.hpp>
 #include <decant/text/sentence_piece.hpp>
 #include <decant/text/special_tokens.hpp>
 #include <decant/text/tagged_text.hpp>
+#include <decant/text/tokenizer_data.hpp>
+#include <decant/text/trim.hpp>
 #include <decant/text/utf8.hpp>
 #include <decant/text/vocabulary.hpp>
+#include <decant/text/word_mark.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,9 +36,10 @@
 namespace decant::inline DECANT_ABI {
 
 struct EncodeOptions {
-    /// Begin as the model's metadata says: with the beginning-of-sequence token if there is one and
-    /// `tokenizer.ggml.add_bos_token` is true (absent: true for SentencePiece). Text that already begins with it
-    /// (`special` on) gets no second one.
+    /// Begin as the model's files say: with the beginning-of-sequence token if there is one and
+    /// `tokenizer.ggml.add_bos_token` is true (absent: true for SentencePiece); in a folder, if the post_processor of
+    /// tokenizer.json puts one there, or `add_bos_token` in tokenizer_config.json, which decides where it is given.
+    /// Text that already begins with it (`special` on) gets no second one.
     bool bos = false;
     /// Control tokens written out in the text become control tokens. For text that the host wrote, never for a user's.
     bool special = false;
@@ -55,14 +62,28 @@ struct DecodeOptions {
 ///   control tokens found on demand; bytes that are not UTF-8 are kept as byte tokens. U+2581 comes back as a space.
 ///   With `tokenizer.ggml.add_space_prefix` (absent: true) a space goes before every stretch of text between special
 ///   tokens, and `decode` leaves it out.
+///
+/// Of a folder, the tokenizer.json of a BPE model: byte-level with the splits of GPT-2, SmolLM2, Llama 3 and Qwen 2, or
+/// with U+2581 for a space (Llama 2, Phi-3, Gemma). Ids are those of Hugging Face tokenizers, with control tokens found
+/// on demand; spaces that were put before text are left out by `decode` as above. What a template puts behind the text
+/// is not added.
 class Tokenizer {
  public:
-    /// Everything in the metadata is checked: kinds and lengths of the arrays, ids, merges. Errors name file and key.
+    /// From GGUF metadata or, of a folder, from tokenizer.json and the files beside it. Everything in them is checked:
+    /// kinds and lengths of the arrays, ids, merges. Errors name file and key; a kind of tokenizer, or a step of one,
+    /// that is not known is `unsupported` and named.
     [[nodiscard]] static Result<Tokenizer> from(const Weights& weights) {
-        return from(weights.metadata(), weights.name());
+        if (weights.format() != WeightsFormat::folder) return from(weights.metadata(), weights.name());
+        const auto data = std::make_shared<Data>();
+        DECANT_CHECK(detail::read_folder_tokenizer(weights, *data));
+        return Tokenizer(data);
     }
-    /// The same for metadata alone; `file` is for messages.
-    [[nodiscard]] static Result<Tokenizer> from(const Metadata& metadata, std::string_view file);
+    /// From GGUF metadata alone; `file` is for messages.
+    [[nodiscard]] static Result<Tokenizer> from(const Metadata& metadata, std::string_view file) {
+        const auto data = std::make_shared<Data>();
+        DECANT_CHECK(detail::read_gguf_tokenizer(metadata, file, *data));
+        return Tokenizer(data);
+    }
 
     /// The tokens of `text`, which may be any bytes. No end-of-sequence token is ever added. User-defined tokens are
     /// found in any text, control tokens only with `special`. O(n log n) in the length of the longest word, else
@@ -106,13 +127,13 @@ class Tokenizer {
     /// `decode` token by token, on a state of the caller's; `TextStream` wraps it.
     [[nodiscard]] Utf8Stream begin_text(DecodeOptions options) const noexcept {
         Utf8Stream characters;
-        if (space_prefix() && !options.continues) characters.skip_space();
+        if (data().prefix != SpacePrefix::never && !options.continues) characters.skip_space();
         return characters;
     }
     void append_text(Token token, DecodeOptions options, Utf8Stream& characters, std::string& out) const {
         const TokenKind kind = data().vocabulary.kind(token);
         if (options.control || kind != TokenKind::control) characters.push(piece(token), out);
-        if (space_prefix() && is_special(kind)) characters.skip_space();
+        if (prefixes_each() && is_special(kind)) characters.skip_space();
     }
 
     /// Whether generation ends with this token: end of sequence, of turn or of message, by the metadata's ids or, among
@@ -129,21 +150,16 @@ class Tokenizer {
     [[nodiscard]] std::size_t size() const noexcept { return data().vocabulary.size(); }
 
  private:
-    struct Data {
-        Vocabulary vocabulary;
-        SplitPattern pattern;
-        ByteBpe bpe;
-        std::optional<SentencePieceBpe> sentence_piece;  // in place of the two before
-        detail::SpecialTokens specials;                  // views into the vocabulary
-        std::optional<Token> bos;
-        std::optional<Token> eos;
-        std::vector<Token> ends;
-        bool add_bos = false;
-    };
+    using Data = detail::TokenizerData;
 
     struct Scratch {
         ByteBpe::Scratch bytes;
         SentencePieceBpe::Scratch pieces;
+        CharBpe::Scratch characters;
+        std::string normalized;
+        std::string marked;
+        std::vector<TaggedText::Part> parts;  // of `marked`
+        bool began = false;                   // a token for the beginning was put before the text
     };
 
     explicit Tokenizer(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
@@ -152,20 +168,18 @@ class Tokenizer {
     [[nodiscard]] static bool is_special(TokenKind kind) noexcept {
         return kind == TokenKind::control || kind == TokenKind::user_defined;
     }
-    [[nodiscard]] bool space_prefix() const noexcept {
-        return data().sentence_piece && data().sentence_piece->space_prefix();
+    /// Whether a space is put before each stretch of text between special tokens.
+    [[nodiscard]] bool prefixes_each() const noexcept {
+        return data().prefix == SpacePrefix::each || data().prefix == SpacePrefix::each_unless_one;
     }
-
-    [[nodiscard]] static Result<void> read_byte_level(const Metadata& metadata, std::string_view file, Data& data);
-    [[nodiscard]] static Result<void> read_sentence_piece(const Metadata& metadata, std::string_view file, Data& data);
-    [[nodiscard]] static Result<ByteBpe> read_merges(const Metadata& metadata, const Vocabulary& vocabulary,
-                                                     std::string_view file);
-    [[nodiscard]] static Result<void> read_ends(const Metadata& metadata, std::string_view file, Data& data);
-    [[nodiscard]] static detail::SpecialTokens collect_specials(const Vocabulary& vocabulary);
 
     void encode_parts(std::string_view text, std::span<const TaggedText::Part> parts, bool bos,
                       std::vector<Token>& out) const;
+    /// text[begin, end), in which no special token is, but perhaps late ones.
+    void encode_between(std::string_view text, std::size_t begin, std::size_t end,
+                        std::span<const TaggedText::Part> parts, Scratch& scratch, std::vector<Token>& out) const;
     void encode_ordinary(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
+    void encode_words(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
 
     [[nodiscard]] const Data& data() const noexcept {
         DECANT_ASSERT(data_ != nullptr);  // not after a move
@@ -180,6 +194,7 @@ inline void Tokenizer::encode_parts(std::string_view text, std::span<const Tagge
     const bool add_bos = bos && data().add_bos && data().bos;
     if (add_bos) out.push_back(*data().bos);
     Scratch scratch;
+    scratch.began = add_bos;
     std::size_t ordinary = 0;  // text[ordinary, at) holds no special token and is not yet encoded
     std::size_t at = 0;
     for (const TaggedText::Part& part : parts) {
@@ -189,17 +204,84 @@ inline void Tokenizer::encode_parts(std::string_view text, std::span<const Tagge
                 ++at;
                 continue;
             }
-            encode_ordinary(text.substr(ordinary, at - ordinary), scratch, out);
+            std::size_t end = at;
+            if (special->takes_left) end = ordinary + detail::trim_right(text.substr(ordinary, at - ordinary)).size();
+            encode_between(text, ordinary, end, parts, scratch, out);
             if (!(add_bos && at == 0 && special->token == *data().bos)) out.push_back(special->token);
             at += special->piece.size();
+            if (special->takes_right) at = text.size() - detail::trim_left(text.substr(at)).size();
             ordinary = at;
         }
     }
-    encode_ordinary(text.substr(ordinary), scratch, out);
+    encode_between(text, ordinary, text.size(), parts, scratch, out);
+}
+
+inline void Tokenizer::encode_between(std::string_view text, std::size_t begin, std::size_t end,
+                                      std::span<const TaggedText::Part> parts, Scratch& scratch,
+                                      std::vector<Token>& out) const {
+    if (begin == end) return;
+    std::string_view whole = text.substr(begin, end - begin);
+    const bool began = scratch.began && begin == 0;
+    if (!data().characters && data().late_specials.empty()) return encode_ordinary(whole, scratch, out);
+
+    // With spaces for marks and perhaps one before it; and where the parts of the text are in that.
+    const SpacePrefix prefix = data().prefix;
+    std::string& marked = scratch.marked;
+    marked.clear();
+    scratch.parts.clear();
+    const bool has_one = whole.front() == ' ' || whole.starts_with(detail::word_mark);
+    const bool may_have_one = prefix == SpacePrefix::each_unless_one || (prefix == SpacePrefix::first && begin == 0);
+    if (prefix == SpacePrefix::each || (may_have_one && !has_one)) marked.push_back(' ');
+    for (const TaggedText::Part& part : parts) {
+        if (part.end <= begin) continue;
+        const std::size_t part_end = (std::min)(part.end, end);
+        const std::string_view piece = text.substr(begin, part_end - begin);
+        if (data().characters)
+            detail::append_unmarked(piece, marked);
+        else
+            marked.append(piece);
+        scratch.parts.push_back({marked.size(), part.from_template});
+        begin = part_end;
+        if (begin == end) break;
+    }
+
+    whole = marked;
+    const std::size_t space = prefix == SpacePrefix::each ? 1 : 0;  // is part of a late special
+    std::size_t ordinary = 0;
+    std::size_t at = data().late_specials.empty() ? whole.size() : 0;
+    for (const TaggedText::Part& part : scratch.parts) {
+        while (at < part.end) {
+            const bool may_start = space == 0 || (at > ordinary && whole[at - 1] == ' ');
+            const auto* special =
+                may_start ? data().late_specials.match(whole.substr(at), part.from_template ? part.end - at : 0)
+                          : nullptr;
+            if (special == nullptr) {
+                ++at;
+                continue;
+            }
+            std::string_view before = whole.substr(ordinary, at - space - ordinary);
+            if (special->takes_left) before = detail::trim_right(before);
+            encode_ordinary(before, scratch, out);
+            if (!(began && ordinary == 0 && before.empty() && special->token == *data().bos))
+                out.push_back(special->token);
+            at += special->piece.size();
+            if (special->takes_right) at = whole.size() - detail::trim_left(whole.substr(at)).size();
+            ordinary = at;
+        }
+    }
+    encode_ordinary(whole.substr(ordinary), scratch, out);
 }
 
 inline void Tokenizer::encode_ordinary(std::string_view text, Scratch& scratch, std::vector<Token>& out) const {
-    if (data().sentence_piece) return data().sentence_piece->encode(text, data().vocabulary, scratch.pieces, out);
+    if (data().sentence_piece)
+        data().sentence_piece->encode(text, data().vocabulary, scratch.pieces, out);
+    else if (data().characters)
+        data().characters->encode(text, data().vocabulary, scratch.characters, out);
+    else
+        encode_words(data().pattern.nfc ? normalize_nfc(text, scratch.normalized) : text, scratch, out);
+}
+
+inline void Tokenizer::encode_words(std::string_view text, Scratch& scratch, std::vector<Token>& out) const {
     WordScanner words(data().pattern, text);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
         if (data().pattern.whole_words) {
@@ -210,123 +292,6 @@ inline void Tokenizer::encode_ordinary(std::string_view text, Scratch& scratch, 
         }
         data().bpe.encode(word, scratch.bytes, out);
     }
-}
-
-inline Result<Tokenizer> Tokenizer::from(const Metadata& metadata, std::string_view file) {
-    constexpr std::string_view model_key = "tokenizer.ggml.model";
-    constexpr std::string_view add_bos_key = "tokenizer.ggml.add_bos_token";
-    const auto data = std::make_shared<Data>();
-    DECANT_TRY(const std::string_view model, metadata.string(model_key));
-    if (model == "gpt2")
-        DECANT_CHECK(read_byte_level(metadata, file, *data));
-    else if (model == "llama")
-        DECANT_CHECK(read_sentence_piece(metadata, file, *data));
-    else
-        return Error{ErrorCode::unsupported, detail::text("tokenizer model ", detail::quoted(model)),
-                     Vocabulary::place(model_key, file), "known: gpt2 (byte-level BPE), llama (BPE of SentencePiece)"};
-    if (metadata.contains(add_bos_key)) {
-        DECANT_TRY(data->add_bos, metadata.boolean(add_bos_key));
-    }
-    DECANT_CHECK(read_ends(metadata, file, *data));
-    data->specials = collect_specials(data->vocabulary);
-    return Tokenizer(data);
-}
-
-inline Result<void> Tokenizer::read_byte_level(const Metadata& metadata, std::string_view file, Data& data) {
-    constexpr std::string_view pre_key = "tokenizer.ggml.pre";
-    constexpr std::string_view prefix_key = "tokenizer.ggml.add_space_prefix";
-    DECANT_TRY(data.vocabulary, Vocabulary::read(metadata, file));
-    DECANT_TRY(const std::string_view pre, metadata.string(pre_key));
-    auto pattern = find_split_pattern(pre);
-    if (!pattern) return std::move(pattern).error().in(file);
-    data.pattern = *pattern;
-    if (metadata.contains(prefix_key)) {
-        DECANT_TRY(const bool prefix, metadata.boolean(prefix_key));
-        if (prefix)
-            return Error{ErrorCode::unsupported, "a byte-level vocabulary that puts a space before the text",
-                         Vocabulary::place(prefix_key, file), ""};
-    }
-    DECANT_TRY(data.bpe, read_merges(metadata, data.vocabulary, file));
-    return {};
-}
-
-inline Result<void> Tokenizer::read_sentence_piece(const Metadata& metadata, std::string_view file, Data& data) {
-    constexpr std::string_view types_key = "tokenizer.ggml.token_type";
-    DECANT_TRY(data.vocabulary, Vocabulary::read(metadata, file, PieceSpelling::sentence_piece));
-    if (!metadata.contains(types_key))
-        return Error{ErrorCode::missing, "no token types, which tell control tokens and bytes from text",
-                     Vocabulary::place(types_key, file), "convert the model again"};
-    DECANT_TRY(data.sentence_piece, SentencePieceBpe::read(metadata, data.vocabulary, file));
-    data.add_bos = true;
-    return {};
-}
-
-inline Result<ByteBpe> Tokenizer::read_merges(const Metadata& metadata, const Vocabulary& vocabulary,
-                                              std::string_view file) {
-    constexpr std::string_view key = "tokenizer.ggml.merges";
-    std::array<Token, 256> bytes;
-    for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
-        const char c = static_cast<char>(static_cast<std::uint8_t>(byte));
-        bytes[byte] = vocabulary.find_text({&c, 1}).value_or(ByteBpe::no_token);
-    }
-    DECANT_TRY(const auto lines, metadata.strings(key));
-    std::vector<MergeRule> rules;
-    rules.reserve(lines.size());
-    std::string spelled;
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-        const std::string_view line = lines[i];
-        const auto wrong = [&](ErrorCode code, std::string_view why) {
-            return Error{code, detail::text("merge ", i, " ", detail::quoted(line), " ", why),
-                         Vocabulary::place(key, file), ""};
-        };
-        const std::size_t space = line.find(' ');
-        spelled.clear();
-        if (space == 0 || space == std::string_view::npos || space + 1 == line.size() ||
-            !detail::append_byte_level(line.substr(0, space), spelled))
-            return wrong(ErrorCode::bad_format, "is not two pieces with a space between");
-        const std::size_t left_bytes = spelled.size();
-        if (!detail::append_byte_level(line.substr(space + 1), spelled))
-            return wrong(ErrorCode::bad_format, "is not two pieces with a space between");
-        const std::string_view whole = spelled;
-        const auto left = vocabulary.find_text(whole.substr(0, left_bytes));
-        const auto right = vocabulary.find_text(whole.substr(left_bytes));
-        const auto merged = vocabulary.find_text(whole);
-        if (!left || !right || !merged)
-            return wrong(ErrorCode::mismatch, "joins or makes a piece that is not a text token of the vocabulary");
-        rules.push_back({*left, *right, *merged});
-    }
-    return ByteBpe(bytes, rules);
-}
-
-inline Result<void> Tokenizer::read_ends(const Metadata& metadata, std::string_view file, Data& data) {
-    const auto add = [&](std::optional<Token> token) {
-        if (token && std::find(data.ends.begin(), data.ends.end(), *token) == data.ends.end())
-            data.ends.push_back(*token);
-    };
-    DECANT_TRY(data.bos, data.vocabulary.token_at(metadata, "tokenizer.ggml.bos_token_id", file));
-    DECANT_TRY(data.eos, data.vocabulary.token_at(metadata, "tokenizer.ggml.eos_token_id", file));
-    add(data.eos);
-    for (const std::string_view key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-        DECANT_TRY(const auto token, data.vocabulary.token_at(metadata, key, file));
-        add(token);
-    }
-    // Files name one end of sequence; models also end with these.
-    for (const std::string_view spelling :
-         {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>"}) {
-        const auto token = data.vocabulary.find(spelling);
-        if (token && data.vocabulary.kind(*token) == TokenKind::control) add(token);
-    }
-    return {};
-}
-
-inline detail::SpecialTokens Tokenizer::collect_specials(const Vocabulary& vocabulary) {
-    std::vector<detail::SpecialTokens::Entry> entries;
-    for (std::size_t i = 0; i < vocabulary.size(); ++i) {
-        const Token token{static_cast<std::int32_t>(i)};
-        const TokenKind kind = vocabulary.kind(token);
-        if (is_special(kind)) entries.push_back({vocabulary.piece(token), token, kind == TokenKind::control});
-    }
-    return detail::SpecialTokens(std::move(entries));
 }
 
 }  // namespace decant::inline DECANT_ABI

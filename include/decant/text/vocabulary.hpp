@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,10 @@ class Vocabulary {
     [[nodiscard]] static Result<Vocabulary> read(const Metadata& metadata, std::string_view file,
                                                  PieceSpelling spelling = PieceSpelling::byte_level);
 
+    /// From pieces as a file spells them, by id, and their kinds. Errors as in `read`, without a place.
+    [[nodiscard]] static Result<Vocabulary> build(std::span<const std::string_view> pieces,
+                                                  std::vector<TokenKind> kinds, PieceSpelling spelling);
+
     [[nodiscard]] std::size_t size() const noexcept { return kinds_.size(); }
     [[nodiscard]] bool contains(Token token) const noexcept {
         return id(token) >= 0 && static_cast<std::size_t>(id(token)) < size();
@@ -75,6 +80,14 @@ class Vocabulary {
     [[nodiscard]] std::optional<Token> find_text(std::string_view bytes) const {
         const auto token = find(bytes);
         return token && kind(*token) == TokenKind::text ? token : std::nullopt;
+    }
+
+    /// The token of these bytes that merges may join or make: of kind `text`, or `user_defined`, which a vocabulary may
+    /// also hold as an ordinary piece (Gemma's runs of spaces).
+    [[nodiscard]] std::optional<Token> find_joinable(std::string_view bytes) const {
+        const auto token = find(bytes);
+        if (!token || (kind(*token) != TokenKind::text && kind(*token) != TokenKind::user_defined)) return std::nullopt;
+        return token;
     }
 
     /// The token that an integer key names, if the key is there; `mismatch` if it is no id of this vocabulary.
@@ -137,9 +150,6 @@ inline Result<Vocabulary> Vocabulary::read(const Metadata& metadata, std::string
     constexpr std::string_view scores_key = "tokenizer.ggml.scores";
     DECANT_TRY(const auto pieces, metadata.strings(tokens_key));
     if (pieces.empty()) return Error{ErrorCode::bad_format, "the vocabulary is empty", place(tokens_key, file), ""};
-    if (pieces.size() > static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()))
-        return Error{ErrorCode::unsupported, detail::text("a vocabulary of ", pieces.size(), " tokens"),
-                     place(tokens_key, file), ""};
     const auto agree = [&](std::string_view key, std::size_t length) -> Result<void> {
         if (length == pieces.size()) return {};
         return Error{ErrorCode::mismatch,
@@ -156,28 +166,37 @@ inline Result<Vocabulary> Vocabulary::read(const Metadata& metadata, std::string
         DECANT_CHECK(agree(scores_key, scores.size()));
     }
 
-    Vocabulary vocabulary;
+    std::vector<TokenKind> kinds(pieces.size(), TokenKind::text);
+    for (std::size_t i = 0; i < types.size(); ++i) {
+        DECANT_TRY(kinds[i], kind_of(types[i], i, spelling, file));
+    }
+    auto vocabulary = build(pieces, std::move(kinds), spelling);
+    if (!vocabulary) return std::move(vocabulary).error().in(place(tokens_key, file));
+    return vocabulary;
+}
+
+inline Result<Vocabulary> Vocabulary::build(std::span<const std::string_view> pieces, std::vector<TokenKind> kinds,
+                                            PieceSpelling spelling) {
+    DECANT_ASSERT(pieces.size() == kinds.size());
+    if (pieces.empty()) return Error{ErrorCode::bad_format, "the vocabulary is empty", "", ""};
+    if (pieces.size() > static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()))
+        return Error{ErrorCode::unsupported, detail::text("a vocabulary of ", pieces.size(), " tokens"), "", ""};
     std::uint64_t total = 0;
     for (const std::string_view piece : pieces) total += piece.size();
     if (total > (std::numeric_limits<std::uint32_t>::max)())
-        return Error{ErrorCode::unsupported, detail::text("a vocabulary of ", total, " bytes"), place(tokens_key, file),
-                     ""};
+        return Error{ErrorCode::unsupported, detail::text("a vocabulary of ", total, " bytes"), "", ""};
+    Vocabulary vocabulary;
+    vocabulary.kinds_ = std::move(kinds);
     vocabulary.bytes_.reserve(static_cast<std::size_t>(total));
     vocabulary.offsets_.reserve(pieces.size() + 1);
     vocabulary.offsets_.push_back(0);
-    vocabulary.kinds_.reserve(pieces.size());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-        TokenKind kind = TokenKind::text;
-        if (!types.empty()) {
-            DECANT_TRY(kind, kind_of(types[i], i, spelling, file));
-        }
-        if (!append_piece(pieces[i], kind, spelling, vocabulary.bytes_))
+        if (!append_piece(pieces[i], vocabulary.kinds_[i], spelling, vocabulary.bytes_))
             return Error{
                 ErrorCode::bad_format,
-                detail::text("token ", i, " ", detail::quoted(pieces[i]), " is of the type byte, but not <0xNN>"),
-                place(tokens_key, file), ""};
+                detail::text("token ", i, " ", detail::quoted(pieces[i]), " is of the type byte, but not <0xNN>"), "",
+                ""};
         vocabulary.offsets_.push_back(static_cast<std::uint32_t>(vocabulary.bytes_.size()));
-        vocabulary.kinds_.push_back(kind);
     }
     vocabulary.build_index();
     return vocabulary;
