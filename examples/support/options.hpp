@@ -2,8 +2,9 @@
 #pragma once
 
 /// \file
-/// Command lines of the examples: `--name value` pairs, checked.
+/// Command lines of the examples: `--name value` pairs and `--name` flags, checked.
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <stdexcept>
@@ -22,16 +23,29 @@ struct UsageError : std::runtime_error {
 
 class Options {
  public:
-    /// Takes `--name value` pairs; any name outside `known` is a `UsageError`.
-    Options(int argc, char** argv, const std::vector<std::string_view>& known) {
-        for (int i = 1; i < argc; i += 2) {
+    /// Takes `--name value` pairs of `known` and `--name` alone of `flags`; any other name is a `UsageError`.
+    Options(int argc, char** argv, const std::vector<std::string_view>& known,
+            const std::vector<std::string_view>& flags = {}) {
+        const auto among = [](const std::vector<std::string_view>& names, std::string_view name) {
+            return std::find(names.begin(), names.end(), name) != names.end();
+        };
+        for (int i = 1; i < argc; ++i) {
             const std::string_view name = argv[i];
-            bool found = false;
-            for (const std::string_view option : known) found = found || name == option;
-            if (!found) throw UsageError("unknown option " + std::string(name));
-            if (i + 1 == argc) throw UsageError("option " + std::string(name) + " needs a value");
-            values_.emplace_back(name, argv[i + 1]);
+            if (among(flags, name)) {
+                values_.emplace_back(name, "");
+                continue;
+            }
+            if (!among(known, name)) throw UsageError("unknown option " + std::string(name));
+            if (++i == argc) throw UsageError("option " + std::string(name) + " needs a value");
+            values_.emplace_back(name, argv[i]);
         }
+    }
+
+    /// Whether `name` was given.
+    [[nodiscard]] bool given(std::string_view name) const {
+        for (const auto& value : values_)
+            if (value.first == name) return true;
+        return false;
     }
 
     /// The last value given for `name`, or `fallback`.
