@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Reading a spec from metadata (spec.hpp, gguf_keys.hpp, families.hpp, families/llama.hpp).
+// Reading a spec from metadata (spec.hpp, model_keys.hpp, families.hpp, families/llama.hpp).
 #include <decant/model/families.hpp>
 
 #include <decant/backend/simd/simd.hpp>
@@ -186,7 +186,7 @@ TEST_CASE("an unknown architecture is refused with the known ones", "[model]") {
 TEST_CASE("Gemma 3: five layers with a window for each that sees everything", "[model]") {
     const ModelSpec spec = spec_of(decant_test::tiny("gemma3_std"));
     CHECK(spec.family == "gemma3");
-    CHECK(spec.activation == decant::Activation::gelu_tanh);
+    CHECK(spec.gate.activation == decant::Activation::gelu_tanh);
     CHECK(spec.embedding_scale == std::sqrt(static_cast<float>(spec.width)));
     REQUIRE(spec.ropes.size() == 2);
     CHECK(spec.ropes[0].frequencies.back() < spec.ropes[1].frequencies.back());  // the larger base turns slower
@@ -275,7 +275,9 @@ TEST_CASE("options that are not known are refused", "[model]") {
           ErrorCode::unsupported);
     CHECK(refused(with("llama.attention.value_length", std::uint32_t{8}),
                   {"llama.attention.value_length", "value 8"}) == ErrorCode::unsupported);
-    CHECK(refused(with("llama.expert_count", std::uint32_t{8}), {"llama.expert_count"}) == ErrorCode::unsupported);
+    for (const char* key : {"llama.attn_logit_softcapping", "llama.logit_scale", "llama.attention.scale"})
+        CHECK(refused(with(key, 2.0f), {key}) == ErrorCode::unsupported);
+    CHECK(refused(with("llama.expert_count", std::uint32_t{8}), {"llama.expert_used_count"}) == ErrorCode::missing);
 }
 
 TEST_CASE("the handed cases of bad hyper-parameters", "[model]") {

@@ -1,5 +1,6 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Whole models against what transformers computed from the same files in F32 (tests/data/real, tests/data/tiny).
+// Whole models against what transformers computed from the same files in F32 (tests/data/real). The tiny models:
+// architectures_test.cpp.
 #include <decant/backend/eigen/eigen.hpp>
 #include <decant/backend/simd/simd.hpp>
 #include <decant/core/thread_pool.hpp>
@@ -221,48 +222,4 @@ TEST_CASE("Gemma 3 on Eigen equals the F32 reference; Simd stays within the boun
     if (!std::filesystem::exists(decant_test::gemma3()))
         DECANT_SKIP("Gemma 3 absent: ../shared/tools/models.sh fetches it");
     check_real(decant_test::gemma3(), "gemma3", 40);
-}
-
-namespace {
-
-template <class B>
-void check_tiny(const std::string& name) {
-    INFO(name);
-    const auto reference = decant_test::read_json(decant_test::data("tiny/" + name + "/reference.json"));
-    Context context(decant_test::bind<B>(decant_test::tiny(name)), {.rows = 64, .sequences = 2, .logits = 64});
-    const KvCache cache(context, {.tokens = 256, .dtype = DType::f32});
-    for (const auto& expected : reference["sequences"]) {
-        auto sequence = decant_test::taken(cache.sequence());
-        const auto tokens = decant_test::tokens_of(expected["ids"]);
-        const auto logits = decant_test::taken(context.pass({{&sequence, tokens, Want::all}}));
-        const auto last = logits.row(tokens.size() - 1);
-        REQUIRE(last.size() == expected["last_logits"].size());
-        double most = 0.0;
-        for (std::size_t i = 0; i < last.size(); ++i)
-            most = (std::max)(most, std::abs(last[i] - expected["last_logits"][i].get<double>()));
-        CHECK(most <= 1e-4);
-        for (std::size_t r = 0; r < tokens.size(); ++r) {
-            INFO("position " << r);
-            CHECK((peak_of(logits.row(r)).id == expected["argmax"][r].get<int>() ||
-                   expected["top1_margin"][r].get<float>() <= 2e-4f));
-        }
-        Peak peak = peak_of(last);
-        for (std::size_t step = 0; step < expected["greedy12"].size(); ++step) {
-            INFO("step " << step);
-            const int id = expected["greedy12"][step];
-            CHECK((peak.id == id || expected["greedy12_margin"][step].get<float>() <= 2e-4f));
-            peak = peak_of(decant_test::taken(context.decode(sequence, Token{id})));
-        }
-    }
-}
-
-}  // namespace
-
-TEST_CASE("the tiny models equal transformers", "[model]") {
-    for (const char* name : {"llama2", "llama3", "llama_linear", "llama_yarn", "gemma3_std", "qwen2", "qwen3"}) {
-        SECTION(name) {
-            check_tiny<decant::Eigen>(name);
-            check_tiny<decant::Simd>(name);
-        }
-    }
 }
