@@ -30,7 +30,7 @@ usage() {
     cat <<'USAGE'
 usage: ./setup.sh COMMAND
 
-  run [OPTIONS]  install what is missing, fetch the model, build the examples, and let the model answer
+  run [OPTIONS]  install what is missing, fetch the model, build the examples, and measure where a model's time goes
                  (OPTIONS go to examples/experiment, as in: ./setup.sh run --prompt "Why is the sky blue?")
   test           install what is missing, fetch the model, build the tests and pass them
   deps           only install what building and testing needs
