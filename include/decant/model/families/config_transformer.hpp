@@ -81,6 +81,21 @@ struct ConfigWords {
     return spec;
 }
 
+/// A number that follows from others must be what they give, if it is there.
+[[nodiscard]] inline Result<void> config_same(const ModelKeys& keys, std::string_view key, std::uint32_t value,
+                                              std::string_view because) {
+    DECANT_TRY(const std::uint32_t says, keys.count(key, value));
+    if (says == value) return {};
+    return keys.wrong(ErrorCode::mismatch, key, detail::text("value ", says, ", but ", value, " for ", because));
+}
+/// An option of which one value is known.
+[[nodiscard]] inline Result<void> config_known(const ModelKeys& keys, std::string_view key, std::string_view known) {
+    DECANT_TRY(const std::string_view says, keys.string(key, known));
+    if (says == known) return {};
+    return keys.wrong(ErrorCode::unsupported, key, detail::text("value ", detail::quoted(says)),
+                      detail::text("known: ", known));
+}
+
 /// Whether the file holds the tensor must be as a key says (or would, with its default).
 [[nodiscard]] inline Result<void> config_agrees(const Weights& weights, const ModelKeys& keys, std::string_view key,
                                                 bool says, std::string_view tensor) {

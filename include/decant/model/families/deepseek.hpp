@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace decant::inline DECANT_ABI {
 
@@ -73,29 +72,16 @@ namespace decant::inline DECANT_ABI {
     DECANT_TRY(const double all_dim, keys.positive(scaling + "mscale_all_dim", 1e-30));
     DECANT_CHECK(
         latent_layers(keys, spec, latent, "num_attention_heads", "intermediate_size", yarn.magnitude(all_dim)));
-    struct Redundant {
-        std::string_view key;
-        std::uint32_t value;
-        std::string_view because;
-    };
-    for (const auto& [key, value, because] :
-         {Redundant{"num_key_value_heads", spec.layers[0].attention.heads, "num_attention_heads"},
-          Redundant{"head_dim", latent.rope, "qk_rope_head_dim"},
-          Redundant{"qk_head_dim", latent.rope + latent.plain, "qk_nope_head_dim + qk_rope_head_dim"},
-          Redundant{"moe_layer_freq", 1, "this version"}}) {
-        DECANT_TRY(const std::uint32_t says, keys.count(key, value));
-        if (says == value) continue;
-        return keys.wrong(ErrorCode::mismatch, key, detail::text("value ", says, ", but ", value, " for ", because));
-    }
+    DECANT_CHECK(config_same(keys, "num_key_value_heads", spec.layers[0].attention.heads, "num_attention_heads"));
+    DECANT_CHECK(config_same(keys, "head_dim", latent.rope, "qk_rope_head_dim"));
+    DECANT_CHECK(config_same(keys, "qk_head_dim", latent.rope + latent.plain, "qk_nope_head_dim + qk_rope_head_dim"));
+    DECANT_CHECK(config_same(keys, "moe_layer_freq", 1, "this version"));
     DECANT_CHECK(config_biases(weights, keys, spec, "attention_bias", false, {Role::q_a, Role::kv_a, Role::out}));
 
     RouteSpec route;
     route.scoring = RouteSpec::Scoring::sigmoid;
-    for (const auto& [key, known] : {std::pair{"scoring_func", "sigmoid"}, std::pair{"topk_method", "noaux_tc"}}) {
-        DECANT_TRY(const std::string_view says, keys.string(key, known));
-        if (says != known)
-            return keys.wrong(ErrorCode::unsupported, key, detail::text("value ", detail::quoted(says)), known);
-    }
+    DECANT_CHECK(config_known(keys, "scoring_func", "sigmoid"));
+    DECANT_CHECK(config_known(keys, "topk_method", "noaux_tc"));
     DECANT_TRY(route.experts, keys.count("n_routed_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
     DECANT_TRY(route.groups, keys.count("n_group", 8));

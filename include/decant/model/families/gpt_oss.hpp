@@ -53,9 +53,7 @@ namespace decant::inline DECANT_ABI {
     route.normalize = true;
     DECANT_TRY(route.experts, keys.count("num_local_experts"));
     DECANT_TRY(route.chosen, keys.count("num_experts_per_tok"));
-    DECANT_TRY(const std::uint32_t again, keys.count("experts_per_token", route.chosen));
-    if (again != route.chosen)
-        return keys.wrong(ErrorCode::mismatch, "experts_per_token", "another number than num_experts_per_tok");
+    DECANT_CHECK(config_same(keys, "experts_per_token", route.chosen, "num_experts_per_tok"));
     DECANT_CHECK(config_experts(keys, spec, route, spec.layers[0].hidden));
     spec.names.experts_across = true;
     spec.names[Role::router] = "mlp.router";
