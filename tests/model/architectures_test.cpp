@@ -87,8 +87,8 @@ void check_folder(const std::filesystem::path& folder) {
 
 TEST_CASE("the tiny models of every family equal transformers", "[model]") {
     std::set<std::string> families;
-    for (const char* name : {"deepseek_v3", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss_trunc", "llama3", "mamba2",
-                             "mixtral", "phi3", "qwen2", "qwen3", "stablelm"}) {
+    for (const char* name : {"deepseek_v3", "ernie4_5", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss_trunc", "llama3",
+                             "mamba2", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "stablelm"}) {
         check_folder(decant_test::data("tiny/" + std::string(name)));
         families.insert(
             decant_test::read_json(decant_test::data("tiny/" + std::string(name) + "/config.json"))["model_type"]);
@@ -100,7 +100,7 @@ TEST_CASE("the tiny models of every family equal transformers", "[model]") {
 }
 
 TEST_CASE("the tiny models equal transformers from GGUF", "[model]") {
-    for (const char* name : {"deepseek_v3", "gemma3_std", "gpt_neox", "gpt_oss_trunc", "llama2", "llama3",
+    for (const char* name : {"deepseek_v3", "ernie4_5", "gemma3_std", "gpt_neox", "gpt_oss_trunc", "llama2", "llama3",
                              "llama_linear", "llama_yarn", "mamba2", "mixtral", "qwen2", "qwen3", "stablelm"})
         check_both(decant_test::tiny(name),
                    decant_test::read_json(decant_test::data("tiny/" + std::string(name) + "/reference.json")));

@@ -48,6 +48,7 @@ constexpr Default defaults[]{
     {any, "beta_fast", "32.0"},
     {any, "beta_slow", "1.0"},
     {any, "conv_kernel", "4"},
+    {any, "decoder_sparse_step", "1"},
     {any, "expand", "2"},
     {"llama3", "head_dim", "16"},
     {"deepseek_v3", "head_dim", "8"},
@@ -62,13 +63,15 @@ constexpr Default defaults[]{
     {"qwen3", "layer_types", R"(["full_attention","full_attention"])"},
     {any, "max_window_layers", "28"},
     {any, "mlp_bias", "false"},
+    {any, "mlp_only_layers", "[]"},
     {"deepseek_v3", "n_shared_experts", "1"},
-    {any, "norm_topk_prob", "true"},
+    {"deepseek_v3", "norm_topk_prob", "true"},
     {"deepseek_v3", "num_key_value_heads", "4"},
     {"phi3", "partial_rotary_factor", "1.0"},
     {any, "partial_rotary_factor", "0.25"},
     {any, "qk_head_dim", "24"},
     {any, "qk_layernorm", "false"},
+    {"ernie4_5", "rms_norm_eps", "1e-05"},
     {"gpt_oss_trunc", "rms_norm_eps", "1e-05"},
     {"mixtral", "rms_norm_eps", "1e-05"},
     {"phi3", "rms_norm_eps", "1e-05"},
@@ -79,8 +82,10 @@ constexpr Default defaults[]{
     {"mixtral", "rope_parameters", R"({"rope_theta":1000000.0,"rope_type":"default"})"},
     {"phi3", "rope_parameters", R"({"partial_rotary_factor":1.0,"rope_theta":10000.0,"rope_type":"default"})"},
     {"stablelm", "rope_parameters", R"({"partial_rotary_factor":0.25,"rope_theta":10000.0,"rope_type":"default"})"},
+    {"ernie4_5", "rope_parameters", R"({"rope_theta":500000.0,"rope_type":"default"})"},
     {any, "rope_parameters", R"({"rope_theta":10000.0,"rope_type":"default"})"},
     {any, "sliding_attention", R"({"rope_theta":10000.0,"rope_type":"default"})"},
+    {"ernie4_5", "rope_theta", "500000.0"},
     {"gpt_oss_trunc", "rope_theta", "150000.0"},
     {"mixtral", "rope_theta", "1000000.0"},
     {any, "rope_theta", "10000.0"},
@@ -90,6 +95,7 @@ constexpr Default defaults[]{
     {any, "scoring_func", "\"sigmoid\""},
     {any, "swiglu_alpha", "1.702"},
     {any, "swiglu_limit", "7.0"},
+    {"ernie4_5", "tie_word_embeddings", "true"},
     {"gemma2", "tie_word_embeddings", "true"},
     {"gemma3_text", "tie_word_embeddings", "true"},
     {any, "tie_word_embeddings", "false"},
@@ -131,6 +137,8 @@ constexpr Excused excuses[]{
     {"qwen3", "max_window_layers", any, Excuse::same, "layer_types says which"},
     {"qwen2", "sliding_window", any, Excuse::same, "use_sliding_window is off"},
     {"qwen3", "sliding_window", any, Excuse::same, "use_sliding_window is off"},
+    {"qwen3_moe", "sliding_window", any, Excuse::same, "use_sliding_window is off"},
+    {"qwen3_moe", "intermediate_size", any, Excuse::same, "of the layers without experts, of which there are none"},
     {"qwen2", "use_sliding_window", "true", Excuse::same, "layer_types says that no layer has a window"},
     {"qwen3", "use_sliding_window", "true", Excuse::same, "layer_types says that no layer has a window"},
     {"gpt_neox", "num_key_value_heads", any, Excuse::same, "is written, but the class has one for each head"},
@@ -238,10 +246,13 @@ std::vector<json> others(const std::string& key, const json& value) {
                 made.back()[i] = other;
             }
         }
-        made.push_back(value);
-        made.back().push_back(value.back());
-        made.push_back(value);
-        made.back().erase(made.back().size() - 1);
+        if (!value.empty()) {
+            made.push_back(value);
+            made.back().push_back(value.back());
+            made.push_back(value);
+            made.back().erase(made.back().size() - 1);
+        }
+        if (key == "mlp_only_layers") made.insert(made.end(), {{0}, {1}, {-1}, {99}, {0.5}, {"one"}});
         made.insert(made.end(), {json::array(), "no_such_value", 1, nullptr});
         if (key == "time_step_limit") {
             made.push_back({0.0, 0.01});
@@ -293,8 +304,9 @@ void collect(const json& config, const json::json_pointer& at, const std::string
     }
 }
 
-constexpr const char* models[]{"llama3",      "qwen2",         "qwen3", "gemma2",   "gemma3_text", "mixtral",
-                               "deepseek_v3", "gpt_oss_trunc", "phi3",  "stablelm", "gpt_neox",    "mamba2"};
+constexpr const char* models[]{"llama3",  "qwen2",     "qwen3",    "gemma2",      "gemma3_text",
+                               "mixtral", "qwen3_moe", "ernie4_5", "deepseek_v3", "gpt_oss_trunc",
+                               "phi3",    "stablelm",  "gpt_neox", "mamba2"};
 
 /// What hub files and transformers 5 call otherwise, by one name.
 std::string meaning(const std::string& path) {

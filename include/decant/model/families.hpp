@@ -8,6 +8,7 @@
 #include <decant/core/result.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/model/families/deepseek.hpp>
+#include <decant/model/families/ernie4_5.hpp>
 #include <decant/model/families/gemma2.hpp>
 #include <decant/model/families/gemma3.hpp>
 #include <decant/model/families/gpt_neox.hpp>
@@ -17,6 +18,7 @@
 #include <decant/model/families/mixtral.hpp>
 #include <decant/model/families/phi3.hpp>
 #include <decant/model/families/qwen.hpp>
+#include <decant/model/families/qwen3_moe.hpp>
 #include <decant/model/families/stablelm.hpp>
 #include <decant/model/inert_keys.hpp>
 #include <decant/model/model_keys.hpp>
@@ -41,6 +43,7 @@ struct Family {
 
 inline constexpr std::array families{
     Family{"deepseek2", "deepseek_v3", &deepseek_gguf, &deepseek_config},
+    Family{"ernie4_5", "ernie4_5", &ernie4_5_gguf, &ernie4_5_config},
     Family{"gemma2", "gemma2", &gemma2_gguf, &gemma2_config},
     Family{"gemma3", "gemma3_text", &gemma3_gguf, &gemma3_config},
     Family{"gptneox", "gpt_neox", &gpt_neox_gguf, &gpt_neox_config},
@@ -51,6 +54,7 @@ inline constexpr std::array families{
     Family{"phi3", "phi3", &phi3_gguf, &phi3_config},
     Family{"qwen2", "qwen2", &qwen2_gguf, &qwen2_config},
     Family{"qwen3", "qwen3", &qwen3_gguf, &qwen3_config},
+    Family{"qwen3moe", "qwen3_moe", &qwen3_moe_gguf, &qwen3_moe_config},
     Family{"stablelm", "stablelm", &stablelm_gguf, &stablelm_config},
 };
 

@@ -103,6 +103,13 @@ class ModelKeys {
         return metadata_->strings(full);
     }
 
+    /// An array of integers; empty if the key is absent.
+    [[nodiscard]] Result<std::vector<std::int64_t>> integers(std::string_view key) const {
+        const std::string full = this->full(key);
+        if (!metadata_->contains(full)) return std::vector<std::int64_t>{};
+        return metadata_->ints(full);
+    }
+
     /// Two bounds [low, high], the upper of which may be infinite; `fallback` if the key is absent.
     [[nodiscard]] Result<std::array<float, 2>> limits(std::string_view key, std::array<float, 2> fallback) const {
         const std::string full = this->full(key);

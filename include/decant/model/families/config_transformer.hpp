@@ -28,6 +28,7 @@ struct ConfigWords {
     std::string_view usual_activation = "silu";
     bool tied = false;
     std::uint32_t head_dim = 0;  ///< if the key is absent; 0 = hidden_size / num_attention_heads
+    std::uint32_t kv_heads = 0;  ///< if the key is absent; 0 = num_attention_heads
 };
 
 /// An activation by the name that transformers gives it. Errors: `unsupported`, naming the key.
@@ -65,7 +66,8 @@ struct ConfigWords {
     DECANT_TRY(ModelSpec spec, config_base(weights, keys, words));
     DECANT_TRY(const std::uint32_t hidden, keys.count("intermediate_size"));
     DECANT_TRY(const std::uint32_t heads, keys.count("num_attention_heads"));
-    DECANT_TRY(const std::uint32_t kv_heads, keys.count("num_key_value_heads", heads));
+    DECANT_TRY(const std::uint32_t kv_heads,
+               keys.count("num_key_value_heads", words.kv_heads > 0 ? words.kv_heads : heads));
     const bool told = keys.contains("head_dim");
     if (!told && words.head_dim == 0 && spec.width % heads != 0) {
         return keys.wrong(ErrorCode::bad_format, "num_attention_heads",
@@ -140,13 +142,18 @@ template <class Slides>
     return {};
 }
 
-/// Experts in all layers from `dense` on, in place of their feed-forward part; `route` has its counts.
+/// Experts in the layers that `routes(layer)` names, in place of their feed-forward part; `route` has its counts.
+template <class Routes>
+[[nodiscard]] Result<void> config_experts(const ModelKeys& keys, ModelSpec& spec, const RouteSpec& route,
+                                          std::uint32_t hidden, std::uint32_t shared, Routes routes) {
+    const detail::ExpertWords words{"n_routed_experts, num_experts, num_local_experts", "num_experts_per_tok",
+                                    "n_group", "topk_group"};
+    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, routes);
+}
+/// In all layers.
 [[nodiscard]] inline Result<void> config_experts(const ModelKeys& keys, ModelSpec& spec, const RouteSpec& route,
-                                                 std::uint32_t hidden, std::uint32_t shared = 0,
-                                                 std::size_t dense = 0) {
-    const detail::ExpertWords words{"n_routed_experts, num_local_experts", "num_experts_per_tok", "n_group",
-                                    "topk_group"};
-    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
+                                                 std::uint32_t hidden) {
+    return config_experts(keys, spec, route, hidden, 0, [](std::size_t) { return true; });
 }
 
 }  // namespace decant::inline DECANT_ABI

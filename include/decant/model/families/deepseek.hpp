@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -93,7 +94,7 @@ namespace decant::inline DECANT_ABI {
     DECANT_TRY(const std::uint32_t shared, keys.number("n_shared_experts", 1));
     DECANT_TRY(const std::uint32_t dense, keys.number("first_k_dense_replace", 3));
     DECANT_TRY(spec.names.unused_layers, keys.number("num_nextn_predict_layers", 0));
-    DECANT_CHECK(config_experts(keys, spec, route, hidden, shared, dense));
+    DECANT_CHECK(config_experts(keys, spec, route, hidden, shared, [&](std::size_t l) { return l >= dense; }));
     const auto agrees = [&](std::string_view key, bool says, Role role, std::size_t layer) {
         return layer >= spec.layers.size()
                    ? Result<void>()

@@ -50,9 +50,10 @@ struct ExpertWords {
     std::string_view experts, chosen, groups, groups_kept;
 };
 
-/// Experts in all layers from `dense` on, with `shared` more of the same width for every token.
-[[nodiscard]] inline Result<void> expert_layers(const ModelKeys& keys, const ExpertWords& words, ModelSpec& spec,
-                                                ExpertsSpec experts, std::uint32_t shared, std::size_t dense) {
+/// Experts in the layers that `routes(layer)` names, with `shared` more of the same width for every token.
+template <class Routes>
+[[nodiscard]] Result<void> expert_layers(const ModelKeys& keys, const ExpertWords& words, ModelSpec& spec,
+                                         ExpertsSpec experts, std::uint32_t shared, Routes routes) {
     const RouteSpec& route = experts.route;
     const auto wrong = [&](std::string_view key, std::uint32_t value, std::string_view what) {
         return keys.wrong(ErrorCode::bad_format, key, text("value ", value, what));
@@ -70,7 +71,8 @@ struct ExpertWords {
         std::uint64_t{shared} * experts.hidden > ModelKeys::largest)
         return wrong(words.chosen, route.chosen, " gives too wide a layer");
     experts.shared = shared * experts.hidden;
-    for (std::size_t l = dense; l < spec.layers.size(); ++l) {
+    for (std::size_t l = 0; l < spec.layers.size(); ++l) {
+        if (!routes(l)) continue;
         spec.layers[l].hidden = 0;
         spec.layers[l].experts = experts;
     }
@@ -143,7 +145,8 @@ struct ExpertWords {
     DECANT_TRY(const std::uint32_t shared, keys.number("expert_shared_count", 0));
     const detail::ExpertWords words{"expert_count", "expert_used_count", "expert_group_count",
                                     "expert_group_used_count"};
-    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared, dense);
+    return detail::expert_layers(keys, words, spec, {route, hidden, 0}, shared,
+                                 [&](std::size_t l) { return l >= dense; });
 }
 
 }  // namespace decant::inline DECANT_ABI
