@@ -289,6 +289,11 @@ void run(const examples::Options& options) {
         throw std::runtime_error(text_path + " has " + std::to_string(tokens.size()) + " tokens, and one chunk takes " +
                                  std::to_string(chunk));
     }
+    for (const decant::Token token : tokens) {
+        if (static_cast<std::size_t>(decant::id(token)) < model.spec().vocabulary) continue;
+        throw std::runtime_error(judged.name() + ": the tokenizer gives token " + std::to_string(decant::id(token)) +
+                                 ", the model has " + std::to_string(model.spec().vocabulary));
+    }
     std::printf("%s on %s, cache %s\n", judged.name().c_str(),
                 std::string(decant::name(decant::Simd().kernels().isa())).c_str(),
                 std::string(decant::name(cache)).c_str());

@@ -49,6 +49,10 @@ void prepare(const std::filesystem::path& folder) {
     std::filesystem::create_directories(folder, failure);
     if (!std::filesystem::is_directory(folder, failure))
         throw std::runtime_error(folder.string() + ": is not a folder and cannot be made one");
+    for (const char* report : {"decant-report.json", "decant-report.html"}) {
+        if (!std::ofstream(folder / report, std::ios::binary | std::ios::app))
+            throw std::runtime_error((folder / report).string() + ": cannot be written");
+    }
 }
 
 std::filesystem::path write(const std::filesystem::path& file, const std::string& text) {

@@ -78,6 +78,7 @@ struct GateSpec {
 /// largest of s (+ a bias that counts for the choice alone) win, and weigh what s says.
 struct RouteSpec {
     enum class Scoring : std::uint8_t { softmax, sigmoid };
+    static constexpr std::uint32_t most = 256;  ///< experts that a token may go to, and groups
     Scoring scoring = Scoring::softmax;
     bool normalize = false;  ///< the weights of a token's experts sum to 1 (before `scale`)
     std::uint32_t experts = 0;

@@ -218,6 +218,14 @@ class LayerBinder {
         return w;
     }
 
+    /// The elements of a vector.
+    Result<std::vector<float>> floats(Role role, const Extent& size, std::string_view suffix) {
+        DECANT_TRY(const Tensor tensor, binder_.flat(role, size, suffix));
+        std::vector<float> values(static_cast<std::size_t>(size.size));
+        dequantize_row(tensor.dtype, tensor.bytes.data(), values.size(), values.data());
+        return values;
+    }
+
     Result<StateWeights<W>> state(const StateSpec& s) {
         StateWeights<W> w;
         const Extent heads{s.heads, "ssm.time_step_rank", "num_heads"};
@@ -230,13 +238,17 @@ class LayerBinder {
         w.mixed = std::move(three[1]);
         w.steps = std::move(three[2]);
         DECANT_TRY(w.conv, affine(Role::state_conv, mixed, Extent{s.kernel, "ssm.conv_kernel", "conv_kernel"}));
-        DECANT_TRY(w.steps.bias, binder_.vector(Role::state_step, heads, ""));
+        DECANT_TRY(auto offsets, floats(Role::state_step, heads, ""));
+        if (binder_.contains(Role::state_in, ".bias")) {  // the map has one of its own
+            const std::uint64_t before = std::uint64_t{s.channels()} + s.mixed();
+            DECANT_TRY(const auto own, floats(Role::state_in, Extent{before + s.heads, "", ""}, ".bias"));
+            for (std::size_t h = 0; h < offsets.size(); ++h) offsets[h] += own[static_cast<std::size_t>(before) + h];
+        }
+        DECANT_TRY(w.steps.bias, binder_.backend().constant(std::move(offsets)));
         DECANT_TRY(w.skip, binder_.vector(Role::state_skip, heads, ""));
         DECANT_TRY(w.norm,
                    binder_.vector(Role::state_norm, Extent{s.channels(), "ssm.inner_size", "num_heads * head_dim"}));
-        DECANT_TRY(const Tensor a, binder_.flat(Role::state_a, heads, ""));
-        std::vector<float> rates(s.heads);
-        dequantize_row(a.dtype, a.bytes.data(), rates.size(), rates.data());
+        DECANT_TRY(auto rates, floats(Role::state_a, heads, ""));
         if (spec_.names.state_a_is_log)
             for (float& rate : rates) rate = -std::exp(rate);
         DECANT_TRY(w.a, binder_.backend().constant(std::move(rates)));
@@ -294,6 +306,9 @@ class LayerBinder {
                 DECANT_TRY(auto one, affine(role, rows, columns));
                 made.weights.push_back(std::move(one.weight));
                 if (one.bias) made.biases.push_back(*std::move(one.bias));
+                if (made.biases.empty() || made.biases.size() == made.weights.size()) continue;
+                return Error{ErrorCode::mismatch, "some experts have a bias and others have none",
+                             tensor_label(spec_.names.of(role, binder_.layer)), "the file is damaged"};
             }
             return made;
         }

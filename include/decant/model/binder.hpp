@@ -111,33 +111,36 @@ class Binder {
         whole.shape = {{count}, 1};
         return backend_.weight(whole);
     }
-    /// A copy [rows, columns] whose element (r, c) is element `from(r, c)` of the source. Errors: `unsupported` for a
-    /// block format, `out_of_memory`.
+    /// A copy [rows, columns] whose element (r, c) is element `from(r, c)` of the source; of a block format in F32.
+    /// Errors: `unsupported` for a type that nothing computes with, `out_of_memory`.
     template <class From>
     [[nodiscard]] Result<Tensor> gathered(const Tensor& source, std::uint64_t rows, std::uint64_t columns, From from) {
-        const std::size_t size = traits(source.dtype).block_bytes;
+        if (source.dtype == DType::other) {
+            return Error{ErrorCode::unsupported, detail::text("type ", source.type_name, " is not supported"),
+                         detail::tensor_label(source.name), "convert the model to F32, F16 or BF16"};
+        }
+        Tensor plain = source;
+        std::shared_ptr<std::byte[]> expanded;
         if (traits(source.dtype).block_elements != 1) {
-            return Error{ErrorCode::unsupported,
-                         detail::text("a tensor of type ", source.type_name, " would have to be rearranged"),
-                         detail::tensor_label(source.name), "convert the model to GGUF, F32, F16 or BF16"};
+            const auto elements = static_cast<std::size_t>(source.rows() * source.columns());
+            DECANT_TRY(expanded, memory(elements * sizeof(float), source));
+            dequantize_row(source.dtype, source.bytes.data(), elements, reinterpret_cast<float*>(expanded.get()));
+            plain.dtype = DType::f32;
+            plain.type_name = "F32";
+            plain.bytes = {expanded.get(), elements * sizeof(float)};
         }
-        // No larger than the source, whose bytes are there.
+        const std::size_t size = traits(plain.dtype).block_bytes;
         const std::size_t bytes = static_cast<std::size_t>(rows * columns) * size;
-        DECANT_ASSERT(bytes <= source.bytes.size());
-        std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[bytes]);
-        if (copy == nullptr) {
-            return Error{ErrorCode::out_of_memory, detail::text(bytes, " bytes to rearrange a tensor"),
-                         detail::tensor_label(source.name), "free memory, or convert the model to GGUF"};
-        }
+        DECANT_ASSERT(bytes <= plain.bytes.size());
+        DECANT_TRY(auto copy, memory(bytes, source));
         std::byte* to = copy.get();
         for (std::uint64_t r = 0; r < rows; ++r)
             for (std::uint64_t c = 0; c < columns; ++c, to += size)
-                std::memcpy(to, source.bytes.data() + static_cast<std::size_t>(from(r, c)) * size, size);
-        Tensor made = source;
-        made.shape = {{rows, columns}, 2};
-        made.bytes = {copy.get(), bytes};
+                std::memcpy(to, plain.bytes.data() + static_cast<std::size_t>(from(r, c)) * size, size);
+        plain.shape = {{rows, columns}, 2};
+        plain.bytes = {copy.get(), bytes};
         owners_.push_back(std::move(copy));
-        return made;
+        return plain;
     }
 
     /// A tensor that somebody else has read.
@@ -171,6 +174,13 @@ class Binder {
     static constexpr const char* contradiction =
         "the file's tensors contradict its metadata: it is damaged or of another model";
 
+    /// Sized by a tensor whose bytes are there.
+    [[nodiscard]] static Result<std::shared_ptr<std::byte[]>> memory(std::size_t bytes, const Tensor& tensor) {
+        std::shared_ptr<std::byte[]> made(new (std::nothrow) std::byte[bytes]);
+        if (made != nullptr) return made;
+        return Error{ErrorCode::out_of_memory, detail::text(bytes, " bytes to rearrange a tensor"),
+                     detail::tensor_label(tensor.name), "free memory, or convert the model to GGUF"};
+    }
     [[nodiscard]] std::string base(Role role) const {
         std::string name = role <= Role::head ? spec_.names.of(role) : spec_.names.of(role, layer);
         if (const std::size_t at = name.find("{}"); at != std::string::npos) name.replace(at, 2, detail::text(expert));

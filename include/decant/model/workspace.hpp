@@ -98,10 +98,12 @@ class SlotWidths {
     std::array<std::uint32_t, slots> columns{};
 };
 
-/// Widest row that an operation reads.
+/// Widest row that an operation reads, of activations or of a convolution's weights.
 [[nodiscard]] inline std::uint32_t widest_input(const ModelSpec& spec) {
     const SlotWidths widths(spec);
-    return *std::max_element(widths.columns.begin(), widths.columns.end());
+    std::uint32_t widest = *std::max_element(widths.columns.begin(), widths.columns.end());
+    for (const LayerSpec& layer : spec.layers) widest = (std::max)(widest, layer.state.kernel);
+    return widest;
 }
 
 /// Activations of a pass, carved from one buffer.

@@ -19,20 +19,21 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace decant::inline DECANT_ABI {
 namespace detail {
 
-/// Whether `requantize` writes this tensor anew. Biases of several experts have the shape of a matrix and are none;
-/// convolutions and tables with a few columns keep their precision.
+/// Whether `requantize` writes this tensor anew. Biases of several experts and norms of several groups have the shape
+/// of a matrix and are none; convolutions and tables with a few columns keep their precision.
 [[nodiscard]] inline bool is_requantized(const Tensor& tensor, DType matrices) noexcept {
     constexpr std::uint64_t fewest_columns = 32;
     const std::uint64_t columns = tensor.columns();
     return tensor.shape.rank >= 2 && tensor.rows() > 1 && columns >= fewest_columns &&
            columns % traits(matrices).block_elements == 0 && tensor.dtype != matrices && tensor.dtype != DType::other &&
-           !tensor.name.ends_with("bias");
+           !tensor.name.ends_with("bias") && tensor.name.find("norm") == std::string_view::npos;
 }
 
 /// Where tensors are put in one allocation, or nothing if it would be larger than memory can be.

@@ -52,7 +52,9 @@ struct TokenizerData {
 };
 
 inline void add_end(std::optional<Token> token, TokenizerData& data) {
-    if (token && std::find(data.ends.begin(), data.ends.end(), *token) == data.ends.end()) data.ends.push_back(*token);
+    constexpr std::size_t most = 1024;  // a list without end would make every pick slow
+    if (token && data.ends.size() < most && std::find(data.ends.begin(), data.ends.end(), *token) == data.ends.end())
+        data.ends.push_back(*token);
 }
 
 /// Files name one end of sequence; models also end with these.

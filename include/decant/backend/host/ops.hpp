@@ -443,23 +443,22 @@ struct Route {
             // What is no number wins, so that it cannot pass unseen.
             return detail::is_nan_or_infinity(s[e] + offset) ? -lowest : s[e] + offset;
         };
-        // The groups that may win, as a threshold on their rank: few groups, so each is ranked against all others.
         const std::uint32_t size = n / spec.groups;
-        const auto group_score = [&](std::uint32_t g) {
+        float group_scores[RouteSpec::most] = {};
+        for (std::uint32_t g = 0; g < spec.groups && spec.groups_kept < spec.groups; ++g) {
             float best = lowest, second = lowest;
             for (std::uint32_t e = g * size; e < (g + 1) * size; ++e) {
                 const float value = choice(e);
                 second = (std::max)(second, (std::min)(best, value));
                 best = (std::max)(best, value);
             }
-            return size > 1 ? best + second : best;
-        };
+            group_scores[g] = size > 1 ? best + second : best;
+        }
         const auto wins = [&](std::uint32_t g) {
             if (spec.groups_kept >= spec.groups) return true;
-            const float own = group_score(g);
             std::uint32_t rank = 0;
             for (std::uint32_t other = 0; other < spec.groups; ++other) {
-                const float score = group_score(other);
+                const float own = group_scores[g], score = group_scores[other];
                 rank += score > own || (score == own && other < g) ? 1 : 0;
             }
             return rank < spec.groups_kept;

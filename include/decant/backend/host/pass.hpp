@@ -117,7 +117,9 @@ class Pass {
     /// The spans must stay where they are.
     void experts(View x, std::span<const Weight> weights, std::span<const Weight> biases, View routes, View out) {
         DECANT_ASSERT(!weights.empty());
-        if (kernels_.prepares(weights.front())) add(Prepare{x});
+        const bool prepare = std::any_of(weights.begin(), weights.end(),
+                                         [&](const Weight& weight) { return kernels_.prepares(weight); });
+        if (prepare) add(Prepare{x});
         add(Experts{x, weights, biases, routes, out});
     }
     void mix(View x, View routes, View y, bool accumulate) { add(Mix{x, routes, y, accumulate}); }

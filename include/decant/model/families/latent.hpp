@@ -22,7 +22,8 @@ namespace decant::inline DECANT_ABI {
     DECANT_TRY(const std::uint32_t heads, keys.count(heads_key));
     DECANT_TRY(const std::uint32_t hidden, keys.count(hidden_key));
     const std::uint64_t widest = std::uint64_t{latent.plain} + latent.rope + latent.kv_rank + latent.value;
-    if (heads * widest > ModelKeys::largest) {
+    constexpr std::uint64_t longest = std::uint64_t{1} << 16;
+    if (heads * widest > ModelKeys::largest || widest > longest) {
         return keys.wrong(ErrorCode::bad_format, heads_key, detail::text("value ", heads, " is too large"),
                           "the file is damaged");
     }

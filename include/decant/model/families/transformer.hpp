@@ -23,6 +23,9 @@ namespace detail {
 /// Each layer has tensors of its own, so a count beyond the file's tensors is a lie and sizes nothing.
 [[nodiscard]] inline Result<void> check_layers(const Weights& weights, const ModelKeys& keys, std::string_view key,
                                                std::uint32_t layers) {
+    constexpr std::uint32_t most = 4096;
+    if (layers > most)
+        return keys.wrong(ErrorCode::bad_format, key, text("value ", layers, " exceeds ", most), "the file is damaged");
     if (layers <= weights.tensors().size()) return {};
     return keys.wrong(ErrorCode::mismatch, key,
                       text("value ", layers, " but the file has only ", weights.tensors().size(), " tensors"),
@@ -36,6 +39,11 @@ namespace detail {
     if (heads % kv_heads != 0) {
         return keys.wrong(ErrorCode::bad_format, kv_heads_key,
                           text("value ", kv_heads, " does not divide the ", heads, " of ", heads_key));
+    }
+    constexpr std::uint32_t longest = 1u << 16;
+    if (head_dim > longest) {
+        return keys.wrong(ErrorCode::bad_format, heads_key, text("heads of ", head_dim, " elements exceed ", longest),
+                          "the file is damaged");
     }
     if (std::uint64_t{heads} * head_dim > ModelKeys::largest) {
         return keys.wrong(ErrorCode::bad_format, heads_key,
@@ -63,6 +71,9 @@ template <class Routes>
                      text(" does not divide the ", route.experts, " experts (", words.experts, ")"));
     if (route.groups_kept > route.groups)
         return wrong(words.groups_kept, route.groups_kept, text(" of ", route.groups, " groups (", words.groups, ")"));
+    if (route.chosen > RouteSpec::most || route.groups > RouteSpec::most)
+        return wrong(words.chosen, route.chosen,
+                     text(" of ", route.groups, " groups (", words.groups, "): at most ", RouteSpec::most, " of each"));
     if (route.chosen > route.experts / route.groups * route.groups_kept)
         return wrong(
             words.chosen, route.chosen,
