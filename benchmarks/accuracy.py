@@ -35,7 +35,7 @@ def call(command, environment=None):
 
 def number_after(label, text):
     """(value, standard error) of a line of llama-perplexity."""
-    found = re.search(rf"{label}\s*[:=]\s*([-0-9.]+)(?:\s*(?:±|\+/-)\s*([-0-9.]+))?", text)
+    found = re.search(rf"{label}\s*[:=]\s*([-0-9.]+)(?:\s*(?:\u00b1|\+/-)\s*([-0-9.]+))?", text)
     if not found:
         sys.exit(f'accuracy.py: no "{label}" in what llama-perplexity printed:\n{text[-2000:]}')
     return float(found[1]), float(found[2] or 0)
