@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
 using decant::DType;
@@ -340,12 +341,10 @@ TEMPLATE_TEST_CASE("experts: a row is the same whatever the others are, and its 
         for (std::size_t t = 0; t < mixture.rows; ++t) {
             Mixture alone = mixture;
             alone.rows = 1;
-            const auto part = [&](const std::vector<float>& values, std::size_t n) {
-                const auto from = values.begin() + static_cast<std::ptrdiff_t>(t * n);
-                return std::vector<float>(from, from + static_cast<std::ptrdiff_t>(n));
-            };
-            alone.x = part(mixture.x, columns);
-            alone.routes = part(mixture.routes, 2 * mixture.chosen);
+            const auto part = [&](std::span<const float> values, std::size_t n) { return values.subspan(t * n, n); };
+            const auto x = part(mixture.x, columns), routes = part(mixture.routes, 2 * mixture.chosen);
+            alone.x.assign(x.begin(), x.end());
+            alone.routes.assign(routes.begin(), routes.end());
             wrong += !decant_test::same_bits(run_experts<TestType>(random, alone, quantized), part(all, width));
             if (t != bad) wrong += !decant_test::same_bits(part(got, width), part(all, width));
             if (t == bad)
