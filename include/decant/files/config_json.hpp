@@ -244,35 +244,35 @@ class ConfigReader : public JsonEvents {
     explicit ConfigReader(std::size_t limit) : limit_(limit) {}
 
     Result<void> null() override {
-        if (in_array()) return array_.null(), check();
+        if (in_array()) return array_.null(), checked();
         return inside();
     }
     Result<void> boolean(bool value) override {
-        if (in_array()) return array_.boolean(value), check();
+        if (in_array()) return array_.boolean(value), checked();
         DECANT_CHECK(begin_pair(MetadataType::boolean));
         put(pairs_.bytes, static_cast<std::uint8_t>(value ? 1 : 0));
-        return check();
+        return checked();
     }
     Result<void> unsigned_integer(std::uint64_t value) override {
-        if (in_array()) return array_.integer(value, false), check();
+        if (in_array()) return array_.integer(value, false), checked();
         DECANT_CHECK(begin_pair(std::in_range<std::int64_t>(value) ? MetadataType::i64 : MetadataType::u64));
         put(pairs_.bytes, value);
-        return check();
+        return checked();
     }
     Result<void> negative_integer(std::int64_t value) override {
-        if (in_array()) return array_.integer(static_cast<std::uint64_t>(value), value < 0), check();
+        if (in_array()) return array_.integer(static_cast<std::uint64_t>(value), value < 0), checked();
         DECANT_CHECK(begin_pair(MetadataType::i64));
         put(pairs_.bytes, value);
-        return check();
+        return checked();
     }
     Result<void> real(double value) override {
-        if (in_array()) return array_.real(value), check();
+        if (in_array()) return array_.real(value), checked();
         DECANT_CHECK(begin_pair(MetadataType::f64));
         put(pairs_.bytes, value);
-        return check();
+        return checked();
     }
     Result<void> string(std::string_view value) override {
-        if (in_array()) return array_.string(value), check();
+        if (in_array()) return array_.string(value), checked();
         constexpr std::string_view tag = ".__float__";
         const NamedReal* named = find_named_real(value);
         if (named != nullptr && path_ == tag.substr(1)) return not_an_object();
@@ -282,10 +282,10 @@ class ConfigReader : public JsonEvents {
         }
         DECANT_CHECK(begin_pair(MetadataType::string));
         put_string(pairs_.bytes, value);
-        return check();
+        return checked();
     }
     Result<void> key(std::string_view value) override {
-        if (in_array()) return array_.key(value), check();
+        if (in_array()) return array_.key(value), checked();
         path_.resize(levels_.back());
         if (!path_.empty()) path_.push_back('.');
         path_ += value;
@@ -296,15 +296,15 @@ class ConfigReader : public JsonEvents {
                          text("key ", detail::quoted(path_)), ""};
         keys_.push_back(path_);
         key_bytes_ += path_.size();
-        return check();
+        return checked();
     }
     Result<void> begin_object() override {
-        if (in_array()) return array_.begin_object(), check();
+        if (in_array()) return array_.begin_object(), checked();
         levels_.push_back(path_.size());
         return {};
     }
     Result<void> end_object() override {
-        if (in_array()) return array_.end_object(), check();
+        if (in_array()) return array_.end_object(), checked();
         levels_.pop_back();
         return {};
     }
@@ -314,7 +314,7 @@ class ConfigReader : public JsonEvents {
             array_.begin_array();
         else
             array_.begin();
-        return check();
+        return checked();
     }
     Result<void> end_array() override {
         array_.end_array();
@@ -322,7 +322,7 @@ class ConfigReader : public JsonEvents {
         ++pairs_.count;
         put_string(pairs_.bytes, path_);
         array_.write(pairs_.bytes);
-        return check();
+        return checked();
     }
 
     [[nodiscard]] Result<ConfigPairs> finish() {
@@ -351,7 +351,7 @@ class ConfigReader : public JsonEvents {
     }
     /// Every pair repeats the keys that it lies in: what an ordinary file makes a little of, a hostile one could make
     /// thousands of times its size.
-    Result<void> check() const {
+    Result<void> checked() const {
         if (pairs_.bytes.size() + key_bytes_ <= limit_) return {};
         return Error{ErrorCode::bad_format, "its keys are too long for how many and how nested they are",
                      text("key ", detail::quoted(path_)), ""};

@@ -44,7 +44,7 @@ enum class Slot : std::uint8_t {
     state_steps,    ///< [heads]
     state_out,      ///< [channels]
 };
-inline constexpr std::size_t slots = static_cast<std::size_t>(Slot::state_out) + 1;
+inline constexpr std::size_t slot_count = static_cast<std::size_t>(Slot::state_out) + 1;
 
 /// Columns of every slot in one layer; 0 for those that it does not use.
 class SlotWidths {
@@ -88,14 +88,14 @@ class SlotWidths {
     explicit SlotWidths(const ModelSpec& spec) {
         for (const LayerSpec& layer : spec.layers) {
             const SlotWidths own(spec, layer);
-            for (std::size_t s = 0; s < slots; ++s) columns[s] = (std::max)(columns[s], own.columns[s]);
+            for (std::size_t s = 0; s < slot_count; ++s) columns[s] = (std::max)(columns[s], own.columns[s]);
         }
         of(Slot::normed) = spec.width;
     }
 
     [[nodiscard]] std::uint32_t& of(Slot slot) { return columns[static_cast<std::size_t>(slot)]; }
 
-    std::array<std::uint32_t, slots> columns{};
+    std::array<std::uint32_t, slot_count> columns{};
 };
 
 /// Widest row that an operation reads, of activations or of a convolution's weights.
@@ -132,7 +132,7 @@ class Workspace {
         };
         stream = view(carve(spec.width, shape.rows), spec.width);
         const SlotWidths widths(spec);
-        for (std::size_t s = 0; s < slots; ++s) offsets_[s] = carve(widths.columns[s], shape.rows);
+        for (std::size_t s = 0; s < slot_count; ++s) offsets_[s] = carve(widths.columns[s], shape.rows);
         for (const RopeTable& rope : spec.ropes)
             angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
         last = view(carve(spec.width, shape.wanted), spec.width, RowSet::wanted);
@@ -160,7 +160,7 @@ class Workspace {
 
     B backend_;
     typename B::Buffer* buffer_;
-    std::array<std::size_t, slots> offsets_{};
+    std::array<std::size_t, slot_count> offsets_{};
 };
 
 }  // namespace decant::inline DECANT_ABI
