@@ -49,7 +49,12 @@ class Meter {
         if (rows > 0) see_product(op.weights[place.expert], place.columns, rows);
     }
     void see(const decant::host::Attend& op, const decant::host::Frame& frame, std::uint32_t tile) {
-        const decant::host::AttentionTile work(op, frame, tile);
+        op.runs(frame, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
+            for (std::uint32_t row = first; row < last; ++row) see_row(op, frame, {op, frame, row, kv_head});
+        });
+    }
+    void see_row(const decant::host::Attend& op, const decant::host::Frame& frame,
+                 const decant::host::AttentionTile& work) {
         const std::uint64_t positions = work.length - work.begin;
         add(float_operations_, 2 * positions * (op.spec.head_dim + op.spec.value_dim()) * work.heads);
         // The rows of a sequence see nearly the same positions, which come from memory once: for its last row.

@@ -129,7 +129,12 @@ struct EigenKernels {
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte*) {
-        const host::AttentionTile work(op, f, tile);
+        op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
+            for (std::uint32_t row = first; row < last; ++row) attend(op, f, {op, f, row, kv_head});
+        });
+    }
+
+    static void attend(const host::Attend& op, const host::Frame& f, const host::AttentionTile& work) {
         const DType dtype = f.cache.shape->dtype;
         const std::size_t dim = op.spec.head_dim;
         const std::size_t value_dim = op.spec.value_dim();

@@ -229,14 +229,30 @@ struct Store {
 /// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
 /// with a window only p > positions[t] - window; with a softcap c the scores are c tanh(score / c); with sinks the
 /// softmax has one more term, exp(sinks[h]), which weighs nothing. Online softmax (Milakov and Gimelshein 2018) over
-/// tiles of `attention_tile` positions.
+/// tiles of `attention_tile` positions. A tile of the operation is a key head of `rows_each` rows.
 struct Attend {
+    static constexpr std::uint32_t rows_each = 8;
     View q;
     std::uint32_t layer = 0;
     AttentionSpec spec;
     View y;
     const Weight* sinks = nullptr;  ///< [heads] of F32, F16 or BF16, or null
-    [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(q.rows) * spec.kv_heads; }
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
+        return (f.rows(q.rows) + rows_each - 1) / rows_each * spec.kv_heads;
+    }
+
+    /// Calls `visit(first row, end, key head)` for every run of a tile's rows that are of one sequence, whose positions
+    /// follow one another.
+    template <class Visit>
+    void runs(const Frame& f, std::uint32_t tile, Visit visit) const {
+        const std::uint32_t begin = tile / spec.kv_heads * rows_each;
+        const std::uint32_t end = (std::min)(begin + rows_each, f.rows(q.rows));
+        for (std::uint32_t first = begin, last; first < end; first = last) {
+            for (last = first + 1; last < end && f.inputs.sequences[last] == f.inputs.sequences[first]; ++last) {
+            }
+            visit(first, last, tile % spec.kv_heads);
+        }
+    }
 
     /// Where the online softmax of a head begins: its largest score so far and the sum of exp(score - largest).
     struct Start {
@@ -251,12 +267,12 @@ struct Attend {
     }
 };
 
-/// What one tile of an `Attend` works on: the query heads of one row that share a key head.
+/// Where the keys and values of one row and key head lie, and the query heads that share them.
 struct AttentionTile {
-    AttentionTile(const Attend& op, const Frame& f, std::uint32_t tile)
-        : row(tile / op.spec.kv_heads),
+    AttentionTile(const Attend& op, const Frame& f, std::uint32_t of_row, std::uint32_t kv_head)
+        : row(of_row),
           heads(op.spec.heads / op.spec.kv_heads),
-          first_head(tile % op.spec.kv_heads * heads),
+          first_head(kv_head * heads),
           length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
           begin(op.spec.window == 0 ? 0 : length - (std::min)(length, std::size_t{op.spec.window})),
           to_value(op.spec.key_skip > 0 ? op.spec.key_skip * traits(f.cache.shape->dtype).block_bytes
@@ -264,7 +280,7 @@ struct AttentionTile {
           cache_(&f.cache),
           table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
           offset_(f.cache.shape->layer_offset(op.layer) +
-                  tile % op.spec.kv_heads * op.spec.head_dim * traits(f.cache.shape->dtype).block_bytes),
+                  kv_head * op.spec.head_dim * traits(f.cache.shape->dtype).block_bytes),
           row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
 
     /// Positions from `first` to the end of its tile, or to the last one that the row sees.
@@ -272,7 +288,7 @@ struct AttentionTile {
         return (std::min)(std::size_t{attention_tile} - first % attention_tile, length - first);
     }
     /// Addresses of the keys of positions [first, first + count), through the block table.
-    void keys(std::size_t first, std::size_t count, const std::byte* (&out)[attention_tile]) const {
+    void keys(std::size_t first, std::size_t count, const std::byte** out) const {
         const std::size_t block_tokens = cache_->shape->block_tokens;
         std::size_t block = first / block_tokens;
         std::size_t within = first % block_tokens;

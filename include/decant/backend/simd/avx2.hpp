@@ -111,7 +111,65 @@ struct Avx2 : Portable {
         Portable::to_half(from + i, half + 2 * i, n - i);
     }
 
+    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        const std::size_t whole = n / 8 * 8;
+        for (std::size_t c = 0; c < whole; c += 8)
+            for (std::size_t half = 0; half < panel_rows; half += 8) {
+                __m256 v[8];
+                DECANT_UNROLL
+                for (std::size_t r = 0; r < 8; ++r) {
+                    const std::byte* const row = rows[half + r];
+                    v[r] = row == nullptr ? _mm256_setzero_ps()
+                                          : _mm256_cvtph_ps(_mm_loadu_si128(
+                                                reinterpret_cast<const __m128i*>(row + c * sizeof(std::uint16_t))));
+                }
+                transpose_8(v, out.values + c * panel_rows + half);
+            }
+        const std::byte* rest[panel_rows];
+        advance(rows, whole * sizeof(std::uint16_t), rest);
+        if (whole < n) Portable::transpose_half(rest, n - whole, {out.values + whole * panel_rows});
+    }
+    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        const std::size_t whole = n / 8 * 8;
+        for (std::size_t c = 0; c < whole; c += 8)
+            for (std::size_t half = 0; half < panel_rows; half += 8) {
+                __m256 v[8];
+                DECANT_UNROLL
+                for (std::size_t r = 0; r < 8; ++r) {
+                    const std::byte* const row = rows[half + r];
+                    v[r] = row == nullptr ? _mm256_setzero_ps()
+                                          : _mm256_loadu_ps(reinterpret_cast<const float*>(row + c * sizeof(float)));
+                }
+                transpose_8(v, out.values + c * panel_rows + half);
+            }
+        const std::byte* rest[panel_rows];
+        advance(rows, whole * sizeof(float), rest);
+        if (whole < n) Portable::transpose_float(rest, n - whole, {out.values + whole * panel_rows});
+    }
+
  private:
+    /// Stores the 8 columns of 8 rows, 16 floats apart: pairs of rows, fours, then 128-bit lanes.
+    static void transpose_8(const __m256* v, float* to) noexcept {
+        __m256 a[8], b[8];
+        DECANT_UNROLL
+        for (int i = 0; i < 8; i += 2) {
+            a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+            a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+        }
+        DECANT_UNROLL
+        for (int i = 0; i < 8; i += 4) {
+            b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+            b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
+            b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+            b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+        }
+        DECANT_UNROLL
+        for (int j = 0; j < 4; ++j) {
+            _mm256_storeu_ps(to + j * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x20));
+            _mm256_storeu_ps(to + (4 + j) * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x31));
+        }
+    }
+
     static void add_to(float* acc, __m256 sum) noexcept {
         _mm256_storeu_ps(acc, _mm256_add_ps(_mm256_loadu_ps(acc), sum));
     }

@@ -37,7 +37,78 @@ struct Avx512Vnni : Avx2 {
         for (; tokens > 0; --tokens, x += stride, acc += panel_rows) multiply_floats<1>(panel, columns, x, stride, acc);
     }
 
+    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        std::size_t c = 0;
+        for (; c + 16 <= n; c += 16) {
+            __m512 v[16];
+            DECANT_UNROLL
+            for (std::size_t r = 0; r < 16; ++r) {
+                v[r] = rows[r] == nullptr
+                           ? _mm512_setzero_ps()
+                           : _mm512_maskz_cvtph_ps(all, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
+                                                            rows[r] + c * sizeof(std::uint16_t))));
+            }
+            transpose_16(v, out.values + c * panel_rows);
+        }
+        const std::byte* rest[16];
+        advance(rows, c * sizeof(std::uint16_t), rest);
+        if (c < n) Portable::transpose_half(rest, n - c, {out.values + c * panel_rows});
+    }
+    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        std::size_t c = 0;
+        for (; c + 16 <= n; c += 16) {
+            __m512 v[16];
+            DECANT_UNROLL
+            for (std::size_t r = 0; r < 16; ++r)
+                v[r] = rows[r] == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(rows[r] + c * sizeof(float));
+            transpose_16(v, out.values + c * panel_rows);
+        }
+        const std::byte* rest[16];
+        advance(rows, c * sizeof(float), rest);
+        if (c < n) Portable::transpose_float(rest, n - c, {out.values + c * panel_rows});
+    }
+
  private:
+    /// Stores the 16 columns of 16 rows: pairs of rows, fours, then 128-bit lanes twice.
+    static void transpose_16(const __m512* v, float* to) noexcept {
+        __m512 a[16], b[16];
+        DECANT_UNROLL
+        for (int i = 0; i < 16; i += 2) {
+            a[i] = _mm512_maskz_unpacklo_ps(all, v[i], v[i + 1]);
+            a[i + 1] = _mm512_maskz_unpackhi_ps(all, v[i], v[i + 1]);
+        }
+        DECANT_UNROLL
+        for (int i = 0; i < 16; i += 4) {
+            b[i] = low_pairs(a[i], a[i + 2]);
+            b[i + 1] = high_pairs(a[i], a[i + 2]);
+            b[i + 2] = low_pairs(a[i + 1], a[i + 3]);
+            b[i + 3] = high_pairs(a[i + 1], a[i + 3]);
+        }
+        DECANT_UNROLL
+        for (int j = 0; j < 4; ++j) {
+            const __m512 even0 = lanes<0x88>(b[j], b[4 + j]), odd0 = lanes<0xDD>(b[j], b[4 + j]);
+            const __m512 even1 = lanes<0x88>(b[8 + j], b[12 + j]), odd1 = lanes<0xDD>(b[8 + j], b[12 + j]);
+            _mm512_storeu_ps(to + j * 16, lanes<0x88>(even0, even1));
+            _mm512_storeu_ps(to + (4 + j) * 16, lanes<0x88>(odd0, odd1));
+            _mm512_storeu_ps(to + (8 + j) * 16, lanes<0xDD>(even0, even1));
+            _mm512_storeu_ps(to + (12 + j) * 16, lanes<0xDD>(odd0, odd1));
+        }
+    }
+    static constexpr __mmask16 all =
+        0xFFFF;  // g++ 12 warns of the register that the forms without a mask leave undefined
+    static __m512 low_pairs(__m512 a, __m512 b) noexcept {
+        return _mm512_castpd_ps(
+            _mm512_maskz_unpacklo_pd(static_cast<__mmask8>(0xFF), _mm512_castps_pd(a), _mm512_castps_pd(b)));
+    }
+    static __m512 high_pairs(__m512 a, __m512 b) noexcept {
+        return _mm512_castpd_ps(
+            _mm512_maskz_unpackhi_pd(static_cast<__mmask8>(0xFF), _mm512_castps_pd(a), _mm512_castps_pd(b)));
+    }
+    template <int Which>
+    static __m512 lanes(__m512 a, __m512 b) noexcept {
+        return _mm512_maskz_shuffle_f32x4(all, a, b, Which);
+    }
+
     /// `_mm512_cvtepi32_ps`, whose g++ 12 header trips -Wmaybe-uninitialized.
     static __m512 to_float(__m512i v) noexcept { return _mm512_maskz_cvtepi32_ps(static_cast<__mmask16>(0xFFFF), v); }
 

@@ -116,6 +116,22 @@ struct Portable {
         }
     }
 
+    /// values[c, r] = rows[r][c] for c < n: 16 rows of F16 or F32 (any alignment), zeros where a pointer is null.
+    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        transpose(rows, n, out, [](const std::byte* row, std::size_t c) {
+            std::uint16_t bits;
+            std::memcpy(&bits, row + c * sizeof bits, sizeof bits);
+            return half_to_float(bits);
+        });
+    }
+    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        transpose(rows, n, out, [](const std::byte* row, std::size_t c) {
+            float value;
+            std::memcpy(&value, row + c * sizeof value, sizeof value);
+            return value;
+        });
+    }
+
     /// Sum over i of a[i] b[i], in an order that depends on n alone.
     static float dot(const float* a, const float* b, std::size_t n) noexcept {
         constexpr std::size_t lanes = 8;
@@ -158,6 +174,17 @@ struct Portable {
     }
 
  protected:
+    template <class Load>
+    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out, Load load) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r)
+            for (std::size_t c = 0; c < n; ++c)
+                out.values[c * panel_rows + r] = rows[r] == nullptr ? 0.0f : load(rows[r], c);
+    }
+    /// The rows from column c on.
+    static void advance(const std::byte* const* rows, std::size_t bytes, const std::byte** out) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r) out[r] = rows[r] == nullptr ? nullptr : rows[r] + bytes;
+    }
+
     template <std::size_t Block>
     static std::int32_t block_sum(const Activations& row, std::size_t b) noexcept {
         static_assert(Block == activation_block || Block == activation_half);

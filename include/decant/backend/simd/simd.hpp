@@ -8,6 +8,7 @@
 
 #include <decant/backend/host/backend.hpp>
 #include <decant/backend/host/ops.hpp>
+#include <decant/backend/simd/attention.hpp>
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
 #include <decant/backend/simd/portable.hpp>
@@ -160,59 +161,11 @@ struct Operations {
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
-        constexpr std::size_t most = 8;  // query heads that share a key head, at a time
-        constexpr std::size_t span = host::attention_tile;
-        const host::AttentionTile work(op, f, tile);
-        const bool plain = f.cache.shape->dtype == DType::f32;
-        const std::size_t dim = op.spec.head_dim;
-        const std::size_t value_dim = op.spec.value_dim();
-        const auto entry = [&](const std::byte* from, std::size_t n) -> const float* {
-            if (plain) return reinterpret_cast<const float*>(from);
-            Set::from_half(from, scratch.row(), n);
-            return scratch.row();
-        };
-        for (std::size_t h = 0; h < work.heads; h += most) {
-            const std::size_t heads = (std::min)(most, work.heads - h);
-            const float* q = op.q.row(work.row) + (work.first_head + h) * dim;
-            float* y = op.y.row(work.row) + (work.first_head + h) * value_dim;
-            std::fill_n(y, heads * value_dim, 0.0f);
-            float highest[most];
-            float total[most];
-            float scores[most][span];
-            for (std::size_t i = 0; i < heads; ++i) {
-                const auto start = op.start(work.first_head + h + i);
-                highest[i] = start.highest;
-                total[i] = start.total;
-            }
-            for (std::size_t first = work.begin, count; first < work.length; first += count) {
-                count = work.count(first);
-                const std::byte* keys[span];
-                work.keys(first, count, keys);
-                for (std::size_t j = 0; j < count; ++j) {
-                    const float* k = entry(keys[j], dim);
-                    for (std::size_t i = 0; i < heads; ++i)
-                        scores[i][j] = op.spec.scale * Set::dot(q + i * dim, k, dim);
-                }
-                if (op.spec.softcap > 0.0f)
-                    for (std::size_t i = 0; i < heads; ++i) soft_cap(scores[i], op.spec.softcap, scores[i], count);
-                for (std::size_t i = 0; i < heads; ++i) {
-                    float peak = highest[i];
-                    for (std::size_t j = 0; j < count; ++j) peak = (std::max)(peak, scores[i][j]);
-                    const float keep = std::exp(highest[i] - peak);  // 0 in the first tile
-                    highest[i] = peak;
-                    exp_shifted(scores[i], -peak, scores[i], count);
-                    total[i] *= keep;
-                    for (std::size_t j = 0; j < count; ++j) total[i] += scores[i][j];
-                    scale(y + i * value_dim, keep, y + i * value_dim, value_dim);
-                }
-                for (std::size_t j = 0; j < count; ++j) {
-                    const float* v = entry(keys[j] + work.to_value, value_dim);
-                    for (std::size_t i = 0; i < heads; ++i) Set::axpy(scores[i][j], v, y + i * value_dim, value_dim);
-                }
-            }
-            for (std::size_t i = 0; i < heads; ++i)
-                scale(y + i * value_dim, 1.0f / total[i], y + i * value_dim, value_dim);
-        }
+        static_assert(Attention<Set>::bytes <= Scratch::panel_bytes);
+        Attention<Set> attention(op, f, scratch.floats().values);
+        op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
+            attention.run(f, first, last, kv_head);
+        });
     }
 
     static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
