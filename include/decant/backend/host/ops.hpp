@@ -248,8 +248,9 @@ struct Attend {
         const std::uint32_t begin = tile / spec.kv_heads * rows_each;
         const std::uint32_t end = (std::min)(begin + rows_each, f.rows(q.rows));
         for (std::uint32_t first = begin, last; first < end; first = last) {
-            for (last = first + 1; last < end && f.inputs.sequences[last] == f.inputs.sequences[first]; ++last) {
-            }
+            for (last = first + 1; last < end && f.inputs.sequences[last] == f.inputs.sequences[first] &&
+                                   f.inputs.positions[last] == f.inputs.positions[last - 1] + 1;)
+                ++last;
             visit(first, last, tile % spec.kv_heads);
         }
     }
