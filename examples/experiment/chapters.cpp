@@ -59,6 +59,7 @@ void Experiment::measure_limits() {
     print_fact("arithmetic, F32", rounded(limits.float_operations_per_second / 1e9) + " Gop/s");
     print_fact("reading memory", rounded(limits.bytes_per_second / 1e9) + " GB/s",
                "from a buffer of " + megabytes(limits.buffer_bytes));
+    print_line("  All limits are measured once more at the end, and the better figures count.");
 }
 
 void Experiment::two_builds() {

@@ -38,11 +38,18 @@ struct SummaryRow {
     add("reading (prefill)", [](const Build& b, Index) { return rate(b.prefill_speed()); });
     add("share of the arithmetic peak",
         [&](const Build& b, Index) { return percent(arithmetic_share(limits, b.prefill_work, b.prefill_seconds)); });
+    add("arithmetic peak, best of the run", [&](const Build& b, Index) {
+        const bool integers = b.prefill_work.integer_operations > b.prefill_work.float_operations;
+        return rounded((integers ? limits.integer_operations_per_second : limits.float_operations_per_second) / 1e9) +
+               " Gop/s";
+    });
     add("writing (decode)", [](const Build& b, Index) { return rate(b.decode_speed()); });
     add("bytes read per token", [](const Build& b, Index) { return megabytes(b.decode_work.bytes()); });
     add("share of the read bandwidth", [&](const Build& b, Index) {
         return percent(b.decode_work.bytes() / b.decode_seconds / read_limit(limits, b));
     });
+    add("read bandwidth, best of the run",
+        [&](const Build& b, Index) { return rounded(read_limit(limits, b) / 1e9) + " GB/s"; });
     for (const std::size_t riders : {std::size_t{4}, std::size_t{16}}) {
         add("writing " + count(riders) + " sequences, in all", [&](const Build&, Index index) {
             for (const Elevator& elevator : results.elevators)
