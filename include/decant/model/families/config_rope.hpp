@@ -26,7 +26,7 @@ struct RopeWords {
     std::string_view partial = "partial_rotary_factor";
     double usual_partial = 1.0;
     std::string_view head_dim = "head_dim";  ///< the key that the length of a head follows from
-    std::string_view group;                  ///< the layer type whose part of rope_parameters this is
+    std::string_view group{};                ///< the layer type whose part of rope_parameters this is
     bool scaled = true;                      ///< whether rope_scaling is about this table
 };
 
