@@ -65,6 +65,10 @@ class LayerPass {
     void norm(View x, const Affine<W>& weight, View y) {
         pass_.norm(x, weight.weight, spec_.norm, y, false, weight.bias_or_null(), 1);
     }
+    /// A norm in place of what is no stream.
+    void norm(View x, const W& weight, std::uint32_t groups = 1) {
+        pass_.norm(x, weight, spec_.norm, x, false, nullptr, groups);
+    }
     /// y = x weight^T, added to the residual stream, through a norm if there is one.
     void add(View x, const Affine<W>& affine, const std::optional<W>& post_norm) {
         if (!post_norm) return pass_.linear(x, {target(affine, work_.stream, true)});
@@ -76,8 +80,8 @@ class LayerPass {
         const AttentionWeights<W>& w = w_.attention;
         const View q = slot(Slot::q), k = slot(Slot::k), v = slot(Slot::v);
         pass_.linear(x, {target(w.q, q), target(w.k, k), target(w.v, v)});
-        if (w.q_norm) pass_.norm(q, *w.q_norm, spec_.norm, q, false, nullptr, 1);
-        if (w.k_norm) pass_.norm(k, *w.k_norm, spec_.norm, k, false, nullptr, 1);
+        if (w.q_norm) norm(q, *w.q_norm);
+        if (w.k_norm) norm(k, *w.k_norm);
         return attend(q, k, v, w.sinks ? &*w.sinks : nullptr);
     }
     View attend(View q, View k, View v, const W* sinks) {
@@ -100,7 +104,7 @@ class LayerPass {
         if (w.q_a) {
             pass_.linear(
                 x, {target(*w.q_a, low), target(w.kv, slot(Slot::kv_latent)), target(w.k_rope, slot(Slot::k_rope))});
-            pass_.norm(low, *w.q_a_norm, spec_.norm, low, false, nullptr, 1);
+            norm(low, *w.q_a_norm);
             pass_.linear(low, {target(w.q_b, wide)});
         } else {
             pass_.linear(
@@ -111,7 +115,7 @@ class LayerPass {
         pass_.linear(slot(Slot::q_plain), {Target{&w.k_b, nullptr, slot(Slot::q_latent)}});
         pass_.copy(slot(Slot::q_latent), q, {heads, s.kv_rank, s.kv_rank, 0, head, s.rope});
 
-        pass_.norm(slot(Slot::kv_latent), w.kv_norm, spec_.norm, slot(Slot::kv_latent), false, nullptr, 1);
+        norm(slot(Slot::kv_latent), w.kv_norm);
         pass_.copy(slot(Slot::k_rope), k, {1, s.rope, s.rope, 0, head, 0});
         pass_.copy(slot(Slot::kv_latent), k, {1, s.kv_rank, s.kv_rank, 0, head, s.rope});
         pass_.linear(attend(q, k, k, nullptr), {Target{&w.v_b, nullptr, slot(Slot::values)}});
@@ -126,7 +130,7 @@ class LayerPass {
         pass_.convolve(slot(Slot::state_in), w.conv.weight, w.conv.bias_or_null(), index_, mixed);
         pass_.scan(mixed, slot(Slot::state_steps), w.a, w.skip, layer_.state, index_, out);
         pass_.gate(z, out, Activation::silu, out);
-        pass_.norm(out, w.norm, spec_.norm, out, false, nullptr, layer_.state.groups);
+        norm(out, w.norm, layer_.state.groups);
         return out;
     }
 

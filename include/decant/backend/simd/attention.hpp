@@ -112,9 +112,9 @@ class Attention {
                     lanes[r] = at >= begin && at < end ? rows[at] + d * entry_bytes_ : nullptr;
                 }
                 if (half_) {
-                    Set::transpose_half(lanes, n, panel);
+                    Set::template transpose<true>(lanes, n, panel);
                 } else {
-                    Set::transpose_float(lanes, n, panel);
+                    Set::template transpose<false>(lanes, n, panel);
                 }
                 float* const to = scores_ + g * queries() * panel_rows;
                 if (d == 0) std::fill_n(to, queries() * panel_rows, 0.0f);

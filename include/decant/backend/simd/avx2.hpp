@@ -111,43 +111,29 @@ struct Avx2 : Portable {
         Portable::to_half(from + i, half + 2 * i, n - i);
     }
 
-    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        const std::size_t whole = n / 8 * 8;
-        for (std::size_t c = 0; c < whole; c += 8)
-            for (std::size_t half = 0; half < panel_rows; half += 8) {
+    template <bool Half>
+    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        std::size_t c = 0;
+        for (; c + 8 <= n; c += 8)
+            for (std::size_t first = 0; first < panel_rows; first += 8) {
                 __m256 v[8];
                 DECANT_UNROLL
-                for (std::size_t r = 0; r < 8; ++r) {
-                    const std::byte* const row = rows[half + r];
-                    v[r] = row == nullptr ? _mm256_setzero_ps()
-                                          : _mm256_cvtph_ps(_mm_loadu_si128(
-                                                reinterpret_cast<const __m128i*>(row + c * sizeof(std::uint16_t))));
-                }
-                transpose_8(v, out.values + c * panel_rows + half);
+                for (std::size_t r = 0; r < 8; ++r) v[r] = load_entries<Half>(rows[first + r], c);
+                transpose_8(v, out.values + c * panel_rows + first);
             }
-        const std::byte* rest[panel_rows];
-        advance(rows, whole * sizeof(std::uint16_t), rest);
-        if (whole < n) Portable::transpose_half(rest, n - whole, {out.values + whole * panel_rows});
-    }
-    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        const std::size_t whole = n / 8 * 8;
-        for (std::size_t c = 0; c < whole; c += 8)
-            for (std::size_t half = 0; half < panel_rows; half += 8) {
-                __m256 v[8];
-                DECANT_UNROLL
-                for (std::size_t r = 0; r < 8; ++r) {
-                    const std::byte* const row = rows[half + r];
-                    v[r] = row == nullptr ? _mm256_setzero_ps()
-                                          : _mm256_loadu_ps(reinterpret_cast<const float*>(row + c * sizeof(float)));
-                }
-                transpose_8(v, out.values + c * panel_rows + half);
-            }
-        const std::byte* rest[panel_rows];
-        advance(rows, whole * sizeof(float), rest);
-        if (whole < n) Portable::transpose_float(rest, n - whole, {out.values + whole * panel_rows});
+        if (c < n) transpose_rest<Half>(rows, c, n, out);
     }
 
  private:
+    /// Entries [c, c + 8) of a row of a cache; zeros if there is none.
+    template <bool Half>
+    static __m256 load_entries(const std::byte* row, std::size_t c) noexcept {
+        if (row == nullptr) return _mm256_setzero_ps();
+        row += c * sizeof(Entry<Half>);
+        if constexpr (Half) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)));
+        return _mm256_loadu_ps(reinterpret_cast<const float*>(row));
+    }
+
     /// Stores the 8 columns of 8 rows, 16 floats apart: pairs of rows, fours, then 128-bit lanes.
     static void transpose_8(const __m256* v, float* to) noexcept {
         __m256 a[8], b[8];

@@ -37,38 +37,29 @@ struct Avx512Vnni : Avx2 {
         for (; tokens > 0; --tokens, x += stride, acc += panel_rows) multiply_floats<1>(panel, columns, x, stride, acc);
     }
 
-    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+    template <bool Half>
+    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
         std::size_t c = 0;
         for (; c + 16 <= n; c += 16) {
             __m512 v[16];
             DECANT_UNROLL
-            for (std::size_t r = 0; r < 16; ++r) {
-                v[r] = rows[r] == nullptr
-                           ? _mm512_setzero_ps()
-                           : _mm512_maskz_cvtph_ps(all, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
-                                                            rows[r] + c * sizeof(std::uint16_t))));
-            }
+            for (std::size_t r = 0; r < 16; ++r) v[r] = load_entries<Half>(rows[r], c);
             transpose_16(v, out.values + c * panel_rows);
         }
-        const std::byte* rest[16];
-        advance(rows, c * sizeof(std::uint16_t), rest);
-        if (c < n) Portable::transpose_half(rest, n - c, {out.values + c * panel_rows});
-    }
-    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        std::size_t c = 0;
-        for (; c + 16 <= n; c += 16) {
-            __m512 v[16];
-            DECANT_UNROLL
-            for (std::size_t r = 0; r < 16; ++r)
-                v[r] = rows[r] == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(rows[r] + c * sizeof(float));
-            transpose_16(v, out.values + c * panel_rows);
-        }
-        const std::byte* rest[16];
-        advance(rows, c * sizeof(float), rest);
-        if (c < n) Portable::transpose_float(rest, n - c, {out.values + c * panel_rows});
+        if (c < n) transpose_rest<Half>(rows, c, n, out);
     }
 
  private:
+    /// Entries [c, c + 16) of a row of a cache; zeros if there is none.
+    template <bool Half>
+    static __m512 load_entries(const std::byte* row, std::size_t c) noexcept {
+        if (row == nullptr) return _mm512_setzero_ps();
+        row += c * sizeof(Entry<Half>);
+        if constexpr (Half)
+            return _mm512_maskz_cvtph_ps(all, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)));
+        return _mm512_loadu_ps(row);
+    }
+
     /// Stores the 16 columns of 16 rows: pairs of rows, fours, then 128-bit lanes twice.
     static void transpose_16(const __m512* v, float* to) noexcept {
         __m512 a[16], b[16];
@@ -94,8 +85,8 @@ struct Avx512Vnni : Avx2 {
             _mm512_storeu_ps(to + (12 + j) * 16, lanes<0xDD>(odd0, odd1));
         }
     }
-    static constexpr __mmask16 all =
-        0xFFFF;  // g++ 12 warns of the register that the forms without a mask leave undefined
+    // For forms with a mask: g++ 12 warns of the register that those without leave undefined.
+    static constexpr __mmask16 all = 0xFFFF;
     static __m512 low_pairs(__m512 a, __m512 b) noexcept {
         return _mm512_castpd_ps(
             _mm512_maskz_unpacklo_pd(static_cast<__mmask8>(0xFF), _mm512_castps_pd(a), _mm512_castps_pd(b)));

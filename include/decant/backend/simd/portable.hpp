@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace decant::inline DECANT_ABI {
 namespace simd {
@@ -117,19 +118,19 @@ struct Portable {
     }
 
     /// values[c, r] = rows[r][c] for c < n: 16 rows of F16 or F32 (any alignment), zeros where a pointer is null.
-    static void transpose_half(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        transpose(rows, n, out, [](const std::byte* row, std::size_t c) {
-            std::uint16_t bits;
-            std::memcpy(&bits, row + c * sizeof bits, sizeof bits);
-            return half_to_float(bits);
-        });
-    }
-    static void transpose_float(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        transpose(rows, n, out, [](const std::byte* row, std::size_t c) {
-            float value;
-            std::memcpy(&value, row + c * sizeof value, sizeof value);
-            return value;
-        });
+    template <bool Half>
+    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r) {
+            for (std::size_t c = 0; c < n; ++c) {
+                Entry<Half> entry{};
+                if (rows[r] != nullptr) std::memcpy(&entry, rows[r] + c * sizeof entry, sizeof entry);
+                if constexpr (Half) {
+                    out.values[c * panel_rows + r] = half_to_float(entry);
+                } else {
+                    out.values[c * panel_rows + r] = entry;
+                }
+            }
+        }
     }
 
     /// Sum over i of a[i] b[i], in an order that depends on n alone.
@@ -174,15 +175,18 @@ struct Portable {
     }
 
  protected:
-    template <class Load>
-    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out, Load load) noexcept {
+    /// How an entry of a cache is stored.
+    template <bool Half>
+    using Entry = std::conditional_t<Half, std::uint16_t, float>;
+
+    /// The columns of `transpose` from `first` on, where they no longer fill a register.
+    template <bool Half>
+    static void transpose_rest(const std::byte* const* rows, std::size_t first, std::size_t n,
+                               FloatPanel out) noexcept {
+        const std::byte* rest[panel_rows];
         for (std::size_t r = 0; r < panel_rows; ++r)
-            for (std::size_t c = 0; c < n; ++c)
-                out.values[c * panel_rows + r] = rows[r] == nullptr ? 0.0f : load(rows[r], c);
-    }
-    /// The rows from column c on.
-    static void advance(const std::byte* const* rows, std::size_t bytes, const std::byte** out) noexcept {
-        for (std::size_t r = 0; r < panel_rows; ++r) out[r] = rows[r] == nullptr ? nullptr : rows[r] + bytes;
+            rest[r] = rows[r] == nullptr ? nullptr : rows[r] + first * sizeof(Entry<Half>);
+        Portable::transpose<Half>(rest, n - first, {out.values + first * panel_rows});
     }
 
     template <std::size_t Block>

@@ -30,12 +30,17 @@ struct RopeWords {
     bool scaled = true;                      ///< whether rope_scaling is about this table
 };
 
+/// What the keys of a table's scaling begin with.
+[[nodiscard]] inline std::string rope_prefix(const ModelKeys& keys, std::string_view group = {}) {
+    if (!keys.contains_group("rope_parameters")) return "rope_scaling.";
+    return group.empty() ? std::string("rope_parameters.") : detail::text("rope_parameters.", group, ".");
+}
+
 /// The rotary table of heads of `head_dim` elements. Errors name the key.
 [[nodiscard]] inline Result<RopeTable> config_rope(const ModelKeys& keys, const ModelSpec& spec, std::uint32_t head_dim,
                                                    const RopeWords& words = {}) {
     const bool nested = keys.contains_group("rope_parameters");
-    std::string prefix = nested ? "rope_parameters." : "rope_scaling.";
-    if (nested && !words.group.empty()) prefix += detail::text(words.group, ".");
+    const std::string prefix = rope_prefix(keys, words.group);
     const auto key = [&](std::string_view name) { return detail::text(prefix, name); };
     const auto own = [&](std::string_view name) { return nested ? key(name) : std::string(name); };
 

@@ -67,7 +67,7 @@ namespace decant::inline DECANT_ABI {
                                                       {.layout = pairs ? RopeLayout::interleaved : RopeLayout::halves,
                                                        .head_dim = "qk_rope_head_dim"}));
     spec.ropes[0].rope.head_dim = latent.rope + latent.kv_rank;
-    const std::string scaling = keys.contains_group("rope_parameters") ? "rope_parameters." : "rope_scaling.";
+    const std::string scaling = rope_prefix(keys);
     YarnScaling yarn;
     DECANT_TRY(yarn.factor, keys.positive(scaling + "factor", 1.0));
     DECANT_TRY(const double all_dim, keys.positive(scaling + "mscale_all_dim", 1e-30));
