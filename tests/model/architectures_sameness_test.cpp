@@ -11,6 +11,7 @@
 
 #include "core/executors.hpp"
 #include "core/sanitizers.hpp"
+#include "model/plan.hpp"
 #include "model/support.hpp"
 #include "text/support.hpp"
 
@@ -390,19 +391,7 @@ TEMPLATE_TEST_CASE("every family: a plan counts what is then reserved, byte for 
             for (const CacheOptions& cached :
                  {CacheOptions{.tokens = 100, .block_tokens = 1, .sequences = 1},
                   CacheOptions{.tokens = 65, .block_tokens = 64, .dtype = decant::DType::f32}}) {
-                const std::size_t threads = options.rows == 7 ? 3 : 1;
-                const decant::Memory memory(decant::MemoryOptions{});
-                const TestType backend{memory};
-                const auto plan = taken(MemoryPlan::of<TestType>(weights, options, cached, threads, backend));
-                CHECK(memory.used() == 0);
-                const auto model = taken(Model<TestType>::bind(weights, backend));
-                Context context(model, ThreadPool{threads}, options);
-                const KvCache cache(context, cached);
-                auto sequence = taken(cache.sequence());
-                CHECK(cache.bytes() == plan.cache);
-                REQUIRE(context.prefill(sequence, random_tokens(9, 1, vocabulary)));
-                CHECK(context.workspace_bytes() == plan.workspace);
-                CHECK(memory.used() == plan.limited());
+                decant_test::check_plan<TestType>(weights, options, cached, options.rows == 7 ? 3 : 1, vocabulary);
             }
         }
     }

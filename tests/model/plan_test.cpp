@@ -6,6 +6,7 @@
 #include <decant/core/thread_pool.hpp>
 
 #include "core/sanitizers.hpp"
+#include "model/plan.hpp"
 #include "model/support.hpp"
 #include "support/arena.hpp"
 #include "support/process_memory.hpp"
@@ -51,22 +52,8 @@ TEMPLATE_TEST_CASE("a plan counts what is then reserved, byte for byte", "[model
     for (const ContextOptions& options :
          {ContextOptions{}, ContextOptions{.rows = 7, .sequences = 2, .logits = 3, .best = 5}}) {
         for (const CacheOptions& cached : {CacheOptions{}, CacheOptions{100, 1, DType::f32}, CacheOptions{65, 64}}) {
-            for (const std::size_t threads : {1u, 3u}) {
-                const Memory memory(MemoryOptions{});
-                const TestType backend{memory};
-                const auto plan = taken(MemoryPlan::of<TestType>(weights, options, cached, threads, backend));
-                CHECK(memory.used() == 0);
-                const auto model = taken(Model<TestType>::bind(weights, backend));
-                Context context(model, ThreadPool{threads}, options);
-                const KvCache cache(context, cached);
-                auto sequence = taken(cache.sequence());
-                CHECK(cache.bytes() == plan.cache);
-                REQUIRE(context.prefill(sequence, prompt(9, 160)));
-                CHECK(context.workspace_bytes() == plan.workspace);
-                CHECK(memory.used() == plan.limited());
-                CHECK(plan.weights == weights.bytes());
-                CHECK(plan.total() == plan.weights + plan.cache + plan.workspace + plan.bookkeeping);
-            }
+            for (const std::size_t threads : {1u, 3u})
+                decant_test::check_plan<TestType>(weights, options, cached, threads);
         }
     }
 }
