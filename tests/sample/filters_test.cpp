@@ -166,6 +166,97 @@ TEST_CASE("random chains equal the plain computation in double precision", "[sam
     CHECK(lengths > 20'000);
 }
 
+TEST_CASE("filters that leave many equal the plain computation", "[sample]") {
+    Random random{77};
+    constexpr std::size_t most_lists = decant::detail::CandidateSet::few;
+    std::size_t rows = 0;
+    for (int round = 0; round < 60; ++round) {
+        std::vector<float> logits(20'000 + random.below(100));
+        for (float& x : logits) {
+            x = random.number() + random.number() + random.number();
+            if (round % 3 == 1) x = 0.25f * static_cast<float>(static_cast<int>(4.0f * x));  // many ties
+            if (random.below(50) == 0) x = -std::numeric_limits<float>::infinity();
+        }
+        if (round % 3 == 2) std::sort(logits.begin(), logits.end());
+        const float p = round % 10 == 0 ? 0.001f : round % 10 == 1 ? 0.9999f : share(random);
+        const std::vector<SamplerStep> filters{decant::TopP{p}, decant::Typical{p}, decant::MinP{0.05f * p},
+                                               decant::TopNSigma{2.1f * p}, decant::TopP{0.9f}};
+        std::vector<SamplerStep> steps{filters[static_cast<std::size_t>(round) % filters.size()]};
+        if (round % 2 == 0) steps.insert(steps.begin(), decant::Temperature{0.4f + share(random)});
+        if (round % 4 == 3) steps.push_back(filters[random.below(filters.size())]);
+        steps.push_back(decant::Temperature{0.9f});
+        auto sampler = Sampler::chain(steps, 1).value();
+        const auto found = sampler.distribution(logits, {}).value();
+        const std::vector<Reference> expected = reference_distribution(steps, logits, {}, 1);
+        INFO("round " << round << ": " << describe(steps) << ", " << expected.size() << " of " << logits.size());
+        // Weights in single precision move the limits by a candidate per filter and end.
+        const std::size_t tolerance = 2 * steps.size();
+        REQUIRE(found.size() <= expected.size() + tolerance);
+        REQUIRE(expected.size() <= found.size() + tolerance);
+        std::vector<double> probabilities(logits.size());
+        for (const Reference& one : expected) probabilities[static_cast<std::size_t>(one.id)] = one.probability;
+        std::size_t missing = 0;
+        double sum = 0.0;
+        for (std::size_t i = 0; i < found.size(); ++i) {
+            const double wanted = probabilities[static_cast<std::size_t>(id(found[i].token))];
+            missing += wanted == 0.0;
+            sum += static_cast<double>(found[i].probability);
+            if (i > 0 && !likelier(found[i - 1], found[i])) FAIL("not sorted at " << i);
+            if (wanted > 0.0 && std::fabs(static_cast<double>(found[i].probability) / wanted - 1.0) > 1e-3)
+                FAIL("place " << i << ": " << found[i].probability << " for " << wanted);
+        }
+        CHECK(missing <= tolerance);
+        CHECK(sum == Approx(1.0).margin(1e-5));
+        rows += found.size() > most_lists;
+        // A pick is a draw from this distribution.
+        auto other = Sampler::chain(steps, 1).value();
+        for (std::size_t position = 0; position < 3; ++position) {
+            const auto picked = other.pick(logits, std::vector<Token>(position)).value();
+            CHECK(picked == sampler.draw(position));
+        }
+    }
+    CHECK(rows > 30);
+}
+
+TEST_CASE("equals are dropped from the highest id down", "[sample]") {
+    for (const std::size_t size : {600u, 5000u, 150'000u}) {
+        const std::vector<float> logits(size, -2.0f);
+        for (const SamplerStep& step : {SamplerStep(decant::TopP{0.75f}), SamplerStep(decant::Typical{0.75f})}) {
+            const Ids ids = kept({step}, logits);
+            CHECK(ids.size() == size / 4 * 3);
+            CHECK(ids.back() == static_cast<std::int32_t>(ids.size() - 1));
+        }
+        CHECK(kept({decant::TopP{0.0f}}, logits) == Ids{0});
+        CHECK(kept({decant::Typical{0.0f}}, logits) == Ids{0});
+    }
+}
+
+TEST_CASE("draws out of many candidates follow the distribution", "[sample]") {
+    Random random{9};
+    std::vector<float> logits(8000);
+    for (float& x : logits) x = random.number();
+    auto sampler = Sampler::chain({decant::TopP{0.6f}, decant::MinP{0.3f}}, 5).value();
+    const auto list = sampler.distribution(logits, {}).value();
+    REQUIRE(list.size() > decant::detail::CandidateSet::few);
+    std::vector<std::size_t> group(logits.size(), 100);  // 64 groups of neighbours in the order of likelihood
+    std::vector<double> shares(64);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        group[static_cast<std::size_t>(id(list[i].token))] = i * 64 / list.size();
+        shares[i * 64 / list.size()] += static_cast<double>(list[i].probability);
+    }
+    std::vector<double> counts(101);
+    constexpr std::size_t draws = 50'000;
+    for (std::size_t position = 0; position < draws; ++position)
+        counts[group[static_cast<std::size_t>(id(sampler.draw(position)))]] += 1.0;
+    CHECK(counts[100] == 0.0);
+    double chi = 0.0;
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+        const double expected = shares[i] * draws;
+        chi += (counts[i] - expected) * (counts[i] - expected) / expected;
+    }
+    CHECK(chi < 63.0 + 4.0 * std::sqrt(2.0 * 63.0));
+}
+
 TEST_CASE("without ties, the order of the vocabulary does not matter", "[sample]") {
     Random random{5};
     for (int round = 0; round < 300; ++round) {

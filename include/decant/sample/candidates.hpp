@@ -9,8 +9,8 @@
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
+#include <decant/sample/logit_row.hpp>
 #include <decant/sample/scan.hpp>
-#include <decant/sample/softmax.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -23,9 +23,13 @@
 namespace decant::inline DECANT_ABI {
 namespace detail {
 
-/// Temperatures are not applied to the logits but collected in `inverse`: nothing overflows, no ties arise.
+/// Temperatures are not applied to the logits but collected in `scale_.inverse`: nothing overflows, no ties arise.
+///
+/// A filter turns a row into a list when it leaves few; more stay a row, as sorting them would cost the most.
 class CandidateSet {
  public:
+    static constexpr std::size_t few = 1024;
+
     /// The list, sorted by `likelier`. Probabilities are those of the last `weigh` (then times `total()`) or `finish`.
     std::vector<Candidate> kept;
 
@@ -33,7 +37,7 @@ class CandidateSet {
     Result<void> load_best(std::span<const float> row, std::span<const LogitAdjustment> adjustments, std::size_t k) {
         start(false);
         DECANT_CHECK(best_of(row, adjustments, k, kept));
-        highest_ = kept.front().logit;
+        scale_.highest = kept.front().logit;
         return {};
     }
 
@@ -41,13 +45,8 @@ class CandidateSet {
     Result<void> load_row(std::span<const float> row, std::span<const LogitAdjustment> adjustments) {
         start(true);
         reserve_row(row.size());
-        DECANT_CHECK(best_of(row, adjustments, 1, kept));
-        highest_ = kept.front().logit;
-        size_ = row.size();
-        row_.resize((row.size() + row_block - 1) / row_block * row_block);
-        const auto padding = std::copy(row.begin(), row.end(), row_.begin());
-        std::fill(padding, row_.end(), -std::numeric_limits<float>::infinity());
-        adjust_row(adjustments);
+        DECANT_CHECK(row_.load(row, adjustments));
+        scale_.highest = row_.highest();
         return {};
     }
 
@@ -57,116 +56,108 @@ class CandidateSet {
         kept.clear();
         for (std::size_t i = 0; i < (std::min)(k, best.size()); ++i)
             kept.push_back({best.token(i), best.logit(i), 0.0f});
-        highest_ = kept.front().logit;
+        scale_.highest = kept.front().logit;
     }
 
     void reserve_row(std::size_t row) {
-        const std::size_t blocks = (row + row_block - 1) / row_block;
         kept.reserve(row);
-        row_.reserve(blocks * row_block);
-        weights_.reserve(blocks * row_block);
-        sums_.reserve(blocks);
+        row_.reserve(row);
     }
 
-    [[nodiscard]] bool whole() const noexcept { return whole_; }
     [[nodiscard]] double total() const noexcept { return total_; }  ///< sum of all weights of the last `weigh`
-    [[nodiscard]] float highest() const noexcept { return highest_; }
+    [[nodiscard]] float highest() const noexcept { return scale_.highest; }
 
     /// (logit - highest) / temperature: the exponent of a candidate's weight.
-    [[nodiscard]] double exponent(float logit) const noexcept {
-        return (static_cast<double>(logit) - static_cast<double>(highest_)) * inverse_;
-    }
+    [[nodiscard]] double exponent(float logit) const noexcept { return scale_.exponent(logit); }
     /// The logit of a weight: the opposite of `exponent`.
     [[nodiscard]] float logit_at(double exponent) const noexcept {
-        return saturated(static_cast<double>(highest_) + exponent / inverse_);
+        return saturated(static_cast<double>(scale_.highest) + exponent / scale_.inverse);
     }
 
-    void divide_by(double temperature) noexcept { inverse_ = (std::clamp)(inverse_ / temperature, 1e-37, 1e37); }
+    void divide_by(double temperature) noexcept {
+        scale_.inverse = (std::clamp)(scale_.inverse / temperature, 1e-37, 1e37);
+    }
+
+    [[nodiscard]] LogitRow::Moments moments() const noexcept {
+        if (whole_) return row_.moments(scale_.highest);
+        LogitRow::Moments out;
+        for (const Candidate& candidate : kept) {
+            const double below = static_cast<double>(scale_.highest) - static_cast<double>(candidate.logit);
+            out.count += 1.0;
+            out.sum += below;
+            out.squares += below * below;
+        }
+        return out;
+    }
+    [[nodiscard]] std::size_t count() const noexcept { return whole_ ? row_.candidates() : kept.size(); }
 
     /// Weights exp((logit - highest) / temperature), and their sum.
     void weigh() {
-        total_ = 0.0;
-        if (!whole_) {
-            for (Candidate& candidate : kept) {
-                candidate.probability = static_cast<float>(std::exp(exponent(candidate.logit)));
-                total_ += static_cast<double>(candidate.probability);
-            }
+        if (whole_) {
+            total_ = row_.weigh(scale_);
             return;
         }
-        weights_.resize(row_.size());
-        sums_.clear();
-        RowBlock weights;
-        for (std::size_t start = 0; start < row_.size(); start += row_block) {
-            weigh_block(&row_[start], highest_, static_cast<float>(inverse_), weights);
-            std::copy(weights.begin(), weights.end(), &weights_[start]);
-            sums_.push_back(sum_block(weights.data()));
-            total_ += sums_.back();
+        total_ = 0.0;
+        for (Candidate& candidate : kept) {
+            candidate.probability = static_cast<float>(std::exp(exponent(candidate.logit)));
+            total_ += static_cast<double>(candidate.probability);
         }
     }
 
-    /// In nats; after `weigh`. H = log(total) - sum(weight * exponent) / total.
-    [[nodiscard]] double entropy() const {
-        double sum = 0.0;
-        if (!whole_) {
+    /// `weigh`, and the entropy in nats: H = log(total) - sum(weight * exponent) / total.
+    [[nodiscard]] double weigh_entropy() {
+        double products = 0.0;
+        if (whole_) {
+            total_ = row_.weigh(scale_, products);
+        } else {
+            weigh();
             for (const Candidate& candidate : kept)
-                sum += static_cast<double>(candidate.probability) * exponent(candidate.logit);
-        } else {
-            RowBlock products;
-            for (std::size_t start = 0; start < row_.size(); start += row_block) {
-                exponents_block(&row_[start], highest_, static_cast<float>(inverse_), products);
-                for (std::size_t i = 0; i < row_block; ++i) products[i] *= weights_[start + i];
-                sum += sum_block(products.data());
+                products += static_cast<double>(candidate.probability) * exponent(candidate.logit);
+        }
+        return std::log(total_) - products / total_;
+    }
+
+    /// After `weigh`: keeps the candidates whose exponents are nearest to `center`, as few as have the share `p` of the
+    /// weight; equally near ones by `likelier`.
+    void keep_nearest(double center, double p) {
+        // Candidates of less than (1 - p) / count have less than 1 - p together: without them there is enough, with
+        // room for rounding, and so without all that are farther from the center than both these and the likeliest.
+        const double least = std::log(0.99 * (1.0 - p) * total_ / static_cast<double>(count()));
+        const double reach = (std::max)(-center, center - least);
+        const double goal = p * total_;
+        const auto before = [&](const Candidate& a, const Candidate& b) {
+            const double first = std::fabs(exponent(a.logit) - center);
+            const double second = std::fabs(exponent(b.logit) - center);
+            return first != second ? first < second : likelier(a, b);
+        };
+        if (whole_) {
+            if (!gather((std::min)(logit_at(center - reach), scale_.highest), few)) {
+                row_.keep_nearest(scale_, {center, reach}, goal, before, kept);
+                scale_.highest = row_.highest();
+                use_list_if_few(lowest_finite);
+                return;
             }
+            whole_ = false;
+            const double all = total_;
+            weigh();
+            total_ = all;
         }
-        return std::log(total_) - sum / total_;
-    }
-
-    /// Calls `use(logit)` for every candidate.
-    template <class Use>
-    void for_each(Use&& use) const {
-        if (!whole_) {
-            for (const Candidate& candidate : kept) use(candidate.logit);
-        } else {
-            for (const float logit : row_)
-                if (logit > -std::numeric_limits<float>::infinity()) use(logit);
-        }
-    }
-
-    /// Fills `kept` with the candidates of at least this logit, out of the whole row and not sorted.
-    void gather(float least) {
-        kept.clear();
-        const float below = std::nextafter(least, -std::numeric_limits<float>::infinity());
-        scan_above(row_, below, [&](std::size_t token, float logit) {
-            kept.push_back({Token{static_cast<std::int32_t>(token)}, logit, 0.0f});
-            return true;
-        });
-    }
-    /// Goes over from the whole row to what `gather` found.
-    void use_list() noexcept { whole_ = false; }
-
-    /// After other changes of the list than cutting its end.
-    void order() {
-        std::sort(kept.begin(), kept.end(), likelier);
-        if (!kept.empty()) highest_ = kept.front().logit;
+        kept.resize(reach_weight(std::span(kept), goal, before));
+        order();
     }
 
     /// Drops candidates below this logit, but never the likeliest.
     void keep_from(float least) {
-        least = (std::min)(least, highest_);
-        if (whole_) {
-            gather(least);
-            use_list();
-            order();
-        } else {
-            while (kept.back().logit < least) kept.pop_back();
-        }
+        least = (std::min)(least, scale_.highest);
+        if (whole_ && use_list_if_few(least)) return;
+        forbid_below(least);
     }
 
-    /// The same, but a whole row stays one: nothing is sorted.
+    /// The same, but a row stays one.
     void forbid_below(float least) {
-        least = (std::min)(least, highest_);
-        if (!whole_) return keep_from(least);
-        for (float& logit : row_) logit = logit < least ? -std::numeric_limits<float>::infinity() : logit;
+        least = (std::min)(least, scale_.highest);
+        if (whole_) return row_.forbid_below(least);
+        while (kept.back().logit < least) kept.pop_back();
     }
 
     void keep_best(std::size_t k) {
@@ -174,9 +165,8 @@ class CandidateSet {
             kept.resize((std::min)(k, kept.size()));
             return;
         }
-        [[maybe_unused]] const auto found = best_of(row_, {}, k, kept);
-        DECANT_ASSERT(found);
-        use_list();
+        row_.best(k, kept);
+        whole_ = false;
     }
 
     /// Drops the candidates of at least this weight (of `weigh`), but the last of them by `likelier`.
@@ -189,22 +179,21 @@ class CandidateSet {
             order();
             return;
         }
-        gather(logit_at(std::log(weight)));
+        gather(logit_at(std::log(weight)), row_.size());
         if (kept.empty()) return;
-        const auto last = std::max_element(kept.begin(), kept.end(), likelier);
+        const auto last = std::max_element(kept.begin(), kept.end(), Likelier{});
         for (const Candidate& candidate : kept)
-            if (candidate.token != last->token)
-                row_[static_cast<std::size_t>(id(candidate.token))] = -std::numeric_limits<float>::infinity();
-        highest_ = last->logit;
+            if (candidate.token != last->token) row_.forbid(candidate.token);
+        row_.refresh();
+        scale_.highest = last->logit;
     }
 
     /// An adjusting step after another kind of step. Error: nothing is left.
     Result<void> adjust(std::span<const LogitAdjustment> adjustments) {
         settle();
         if (whole_) {
-            adjust_row(adjustments);
-            DECANT_CHECK(best_of(std::span(row_).first(size_), {}, 1, kept));
-            highest_ = kept.front().logit;
+            DECANT_CHECK(row_.adjust(adjustments));
+            scale_.highest = row_.highest();
             return {};
         }
         for (Candidate& candidate : kept) {
@@ -233,21 +222,17 @@ class CandidateSet {
     /// After `finish`, the list also of a whole row. `draw` goes on drawing from the row.
     void list() {
         if (!whole_) return;
-        gather(-(std::numeric_limits<float>::max)());
-        for (Candidate& candidate : kept) {
-            const double weight = static_cast<double>(weights_[static_cast<std::size_t>(id(candidate.token))]);
-            candidate.probability = static_cast<float>(weight / total_);
-        }
-        std::sort(kept.begin(), kept.end(), likelier);
-        while (kept.back().probability == 0.0f) kept.pop_back();
+        kept.clear();
+        row_.for_each_weight(scale_, [&](Token token, float logit, float weight) {
+            const auto probability = static_cast<float>(static_cast<double>(weight) / total_);
+            if (probability > 0.0f) kept.push_back({token, logit, probability});
+        });
+        std::sort(kept.begin(), kept.end(), Likelier{});
     }
 
     /// After `finish`; 0 for a token that is no candidate.
     [[nodiscard]] double probability(Token token) const noexcept {
-        if (whole_) {
-            const auto place = static_cast<std::size_t>(id(token));
-            return place < size_ ? static_cast<double>(weights_[place]) / total_ : 0.0;
-        }
+        if (whole_) return row_.weight(token, scale_) / total_;
         const auto found = std::find_if(kept.begin(), kept.end(),
                                         [&](const Candidate& candidate) { return candidate.token == token; });
         return found == kept.end() ? 0.0 : static_cast<double>(found->probability);
@@ -255,65 +240,64 @@ class CandidateSet {
 
     /// After `finish`, the token at a number in [0, 1): by descending logit out of a list, by id out of a whole row.
     [[nodiscard]] Token draw(double number) const {
-        if (!whole_) {
-            double total = 0.0;
-            for (const Candidate& candidate : kept) total += static_cast<double>(candidate.probability);
-            double left = number * total;
-            for (const Candidate& candidate : kept) {
-                if (left < static_cast<double>(candidate.probability)) return candidate.token;
-                left -= static_cast<double>(candidate.probability);
-            }
-            return kept.back().token;
+        if (whole_) return row_.draw(number * total_, scale_);
+        double total = 0.0;
+        for (const Candidate& candidate : kept) total += static_cast<double>(candidate.probability);
+        double left = number * total;
+        for (const Candidate& candidate : kept) {
+            if (left < static_cast<double>(candidate.probability)) return candidate.token;
+            left -= static_cast<double>(candidate.probability);
         }
-        double left = number * total_;
-        std::size_t block = 0;
-        for (std::size_t i = 0; i < sums_.size(); ++i) {
-            if (sums_[i] > 0.0) block = i;  // the last possible one, should rounding leave a rest
-            if (left < sums_[i]) break;
-            left -= sums_[i];
-        }
-        std::size_t picked = 0;
-        for (std::size_t i = block * row_block; i < (block + 1) * row_block; ++i) {
-            const auto weight = static_cast<double>(weights_[i]);
-            if (weight > 0.0) picked = i;
-            if (left < weight) break;
-            left -= weight;
-        }
-        return Token{static_cast<std::int32_t>(picked)};
+        return kept.back().token;
     }
 
  private:
+    static constexpr float lowest_finite = -(std::numeric_limits<float>::max)();
+
     void start(bool whole) noexcept {
         whole_ = whole;
-        inverse_ = 1.0;
+        scale_.inverse = 1.0;
         total_ = 0.0;
     }
-    void adjust_row(std::span<const LogitAdjustment> adjustments) {
-        for (const LogitAdjustment& adjustment : adjustments) {
-            const auto token = static_cast<std::size_t>(id(adjustment.token));
-            if (token < size_) row_[token] = apply(adjustment, row_[token]);
-        }
+
+    /// Fills `kept` with the candidates of at least this logit, out of the whole row and not sorted; whether `most`
+    /// were enough for all.
+    bool gather(float least, std::size_t most) {
+        kept.clear();
+        const float below = std::nextafter(least, -std::numeric_limits<float>::infinity());
+        return row_.for_each_above(below, most, [&](Token token, float logit) {
+            kept.push_back({token, logit, 0.0f});
+        });
     }
-    /// Applies the temperature to the logits.
-    void settle() {
-        if (inverse_ == 1.0) return;
-        const auto scale = [&](float logit) { return saturated(static_cast<double>(logit) * inverse_); };
-        if (!whole_) {
-            for (Candidate& candidate : kept) candidate.logit = scale(candidate.logit);
-        } else {
-            for (float& logit : row_)
-                if (logit > -std::numeric_limits<float>::infinity()) logit = scale(logit);
-        }
-        inverse_ = 1.0;
+    /// Goes over to the list of those of at least this logit if they are few.
+    bool use_list_if_few(float least) {
+        if (!gather(least, few)) return false;
+        whole_ = false;
+        order();
+        return true;
     }
 
-    std::vector<float> row_;      // all logits while whole, padded with -inf to whole blocks
-    std::vector<float> weights_;  // theirs
-    std::vector<double> sums_;    // of the weights of each block
-    std::size_t size_ = 0;        // logits without the padding
+    /// After other changes of the list than cutting its end.
+    void order() {
+        std::sort(kept.begin(), kept.end(), Likelier{});
+        if (!kept.empty()) scale_.highest = kept.front().logit;
+    }
+
+    /// Applies the temperature to the logits.
+    void settle() {
+        if (scale_.inverse == 1.0) return;
+        const auto scaled = [&](float logit) { return saturated(static_cast<double>(logit) * scale_.inverse); };
+        if (whole_) {
+            row_.transform(scaled);
+        } else {
+            for (Candidate& candidate : kept) candidate.logit = scaled(candidate.logit);
+        }
+        scale_.inverse = 1.0;
+    }
+
+    LogitRow row_;  // meaningful while whole
     bool whole_ = false;
-    float highest_ = 0.0f;
-    double inverse_ = 1.0;
+    WeightScale scale_;
     double total_ = 0.0;
 };
 

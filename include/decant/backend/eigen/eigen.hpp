@@ -31,6 +31,7 @@ namespace decant::inline DECANT_ABI {
 struct EigenKernels {
     using Row = ::Eigen::Map<::Eigen::ArrayXf>;
 
+    static constexpr bool fuses = false;
     static bool prepares(const host::Weight&) noexcept { return false; }
     static std::size_t prepared_bytes(const PassShape&, std::uint32_t) noexcept { return 0; }
     void use_prepared(std::byte*, const PassShape&, std::uint32_t) noexcept {}
@@ -89,18 +90,17 @@ struct EigenKernels {
     static void run(const host::Prepare&, const host::Frame&, std::uint32_t, std::byte*) {}
 
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
-        const auto [target, first, columns, from] = op.place(tile);
+        const auto [target, first, columns, from, begin, rows] = op.place(tile, f);
         const host::Weight& w = *target->weight;
         float* const values = reinterpret_cast<float*>(scratch);
         float* const sums = values + piece;
-        const std::uint32_t rows = f.rows(op.x.rows);
         const DTypeTraits layout = traits(w.dtype);
         for (std::uint32_t o = first; o < first + columns; ++o) {
             std::fill_n(sums, rows, 0.0f);
             for (std::size_t k = 0; k < w.columns; k += piece) {  // pieces in order
                 const std::size_t n = (std::min)(piece, w.columns - k);
                 dequantize_row(w.dtype, w.row(o) + k / layout.block_elements * layout.block_bytes, n, values);
-                for (std::uint32_t t = 0; t < rows; ++t) sums[t] += dot(op.x.row(t) + from + k, values, n);
+                for (std::uint32_t t = 0; t < rows; ++t) sums[t] += dot(op.x.row(begin + t) + from + k, values, n);
             }
             float bias = 0.0f;
             if (target->bias != nullptr) {
@@ -108,7 +108,7 @@ struct EigenKernels {
                 dequantize_row(target->bias->dtype, target->bias->data + o * one.block_bytes, 1, &bias);
             }
             for (std::uint32_t t = 0; t < rows; ++t) {
-                float& y = target->out.row(t)[o];
+                float& y = target->out.row(begin + t)[o];
                 y = (target->accumulate ? y : 0.0f) + (sums[t] + bias);
             }
         }

@@ -106,13 +106,18 @@ struct Frame {
     }
 };
 
+// An operation that is `row_wise` has a tile for each row, which reads and writes that row alone (of its views, of the
+// cache), and whatever was done before the run of such operations that it stands in: a row goes through all of them at
+// once.
+
 // Output columns of a `linear` that one tile computes, and cache positions that attention takes at a time. Both count
 // from absolute zero, so that a result does not depend on what else is in the pass.
-inline constexpr std::uint32_t linear_tile = 16;
+inline constexpr std::uint32_t linear_tile = 32;
 inline constexpr std::uint32_t attention_tile = 64;
 
 /// x[t, :] = scale dequantize(table[tokens[t], :])
 struct Embed {
+    static constexpr bool row_wise = true;
     const Weight* table = nullptr;
     View x;
     float scale = 1.0f;
@@ -122,6 +127,7 @@ struct Embed {
 /// y[t, g, i] (+)= norm(x[t, g, :])[i] as `NormSpec` says, where rows are cut into groups: one for a norm of the
 /// residual stream, one per head for a norm of q or k. The weight is as long as a group, or as the row.
 struct Norm {
+    static constexpr bool row_wise = true;
     View x;
     const Weight* weight = nullptr;  ///< [columns of a group] or [x.columns] of F32, F16 or BF16
     NormSpec spec;
@@ -141,44 +147,71 @@ struct Norm {
     }
 };
 
-/// Turns x into the form that the products after it read (a quantized copy in the backend's own workspace).
+/// Turns x into the form that the products after it read: a quantized copy in the backend's own workspace, which has
+/// room for two (`slot`), so that a product can write one while it reads the other.
 struct Prepare {
+    static constexpr bool row_wise = true;
     View x;
+    std::uint32_t slot = 0;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// targets[n].out[t, o] (+)= sum over i of x[t, i] weight[o, i] (+ bias[o])
+/// targets[n].out[t, o] (+)= sum over i of x[t, i] weight[o, i] (+ bias[o]). With a gate there are two targets, which
+/// are not kept: y[t, o] = gate of their results. A tile is `linear_tile` columns of a target and up to `most_rows` rows.
 struct Linear {
     static constexpr std::size_t max_targets = 4;
+    static constexpr std::uint32_t most_rows = 258;
     View x;
     std::array<LinearTarget, max_targets> targets;
     std::uint32_t count = 0;
+    std::uint32_t reads = 0;  ///< the slot of `Prepare` that holds x
+    bool gated = false;
+    bool prepares = false;  ///< y goes to the other slot, and nowhere else
+    GateSpec gate = {};
+    View y = {};
 
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
         std::uint32_t sum = 0;
-        if (f.rows(x.rows) == 0) return 0;
-        for (std::uint32_t n = 0; n < count; ++n) sum += tiles_of(targets[n]);
-        return sum;
+        for (std::uint32_t n = 0; n < (gated ? 1 : count); ++n) sum += tiles_of(targets[n]);
+        return sum * row_blocks(f);
     }
-    /// The target that tile `tile` belongs to, its first output column, and the first column of x that it reads.
+    /// With few rows tiles are small, and a thread reads the weights of several on end.
+    [[nodiscard]] std::uint32_t tiles_at_once(const Frame& f) const { return f.rows(x.rows) <= 8 ? 8 : 1; }
+
+    /// The target that tile `tile` belongs to, its first output column, the first column of x that it reads, and its
+    /// rows.
     struct Place {
         const LinearTarget* target;
         std::uint32_t column;
         std::uint32_t columns;
         std::uint32_t from;
+        std::uint32_t row;
+        std::uint32_t rows;
     };
-    [[nodiscard]] Place place(std::uint32_t tile) const {
+    /// Tiles with the same columns follow one another.
+    [[nodiscard]] Place place(std::uint32_t tile, const Frame& f) const {
+        const std::uint32_t rows = f.rows(x.rows);
+        const std::uint32_t blocks = row_blocks(f);
+        const std::uint32_t each = (rows + blocks - 1) / blocks;
+        const std::uint32_t row = tile % blocks * each;
+        tile /= blocks;
         std::uint32_t n = 0;
         while (tile >= tiles_of(targets[n])) tile -= tiles_of(targets[n++]);
         const std::uint32_t width = group_width(targets[n]);
-        const std::uint32_t each = tiles_in(width);
-        const std::uint32_t group = tile / each;
-        const std::uint32_t within = tile % each * linear_tile;
-        return {&targets[n], group * width + within, (std::min)(linear_tile, width - within),
-                group * targets[n].weight->columns};
+        const std::uint32_t group = tile / tiles_in(width);
+        const std::uint32_t within = tile % tiles_in(width) * linear_tile;
+        return {&targets[n],
+                group * width + within,
+                (std::min)(linear_tile, width - within),
+                group * targets[n].weight->columns,
+                row,
+                (std::min)(each, rows - (std::min)(row, rows))};
     }
 
  private:
+    [[nodiscard]] std::uint32_t row_blocks(const Frame& f) const {
+        return (f.rows(x.rows) + most_rows - 1) / most_rows;
+    }
     [[nodiscard]] std::uint32_t groups(const LinearTarget& target) const { return x.columns / target.weight->columns; }
     [[nodiscard]] std::uint32_t group_width(const LinearTarget& target) const {
         return target.out.columns / groups(target);
@@ -191,6 +224,7 @@ struct Linear {
 
 /// y[t, i] = magnitude cos(a), y[t, dim/2 + i] = magnitude sin(a) with a = positions[t] * frequencies[i]
 struct Angles {
+    static constexpr bool row_wise = true;
     const Weight* frequencies = nullptr;  ///< [dim / 2] F32
     float magnitude = 1.0f;
     View y;
@@ -212,6 +246,7 @@ struct Angles {
 
 /// Turns pairs (a, b) of every head of x by the row's angles: a' = a cos - b sin, b' = b cos + a sin.
 struct Rope {
+    static constexpr bool row_wise = true;
     View x;
     View angles;
     RopeSpec spec;
@@ -220,6 +255,7 @@ struct Rope {
 
 /// Writes row t of k and v (unless it is latent) to cache_slots[t] of the cache, rounded to its dtype.
 struct Store {
+    static constexpr bool row_wise = true;
     View k;
     View v;
     std::uint32_t layer = 0;
@@ -231,7 +267,7 @@ struct Store {
 /// softmax has one more term, exp(sinks[h]), which weighs nothing. Online softmax (Milakov and Gimelshein 2018) over
 /// tiles of `attention_tile` positions. A tile of the operation is a key head of `rows_each` rows.
 struct Attend {
-    static constexpr std::uint32_t rows_each = 8;
+    static constexpr std::uint32_t rows_each = 32;
     View q;
     std::uint32_t layer = 0;
     AttentionSpec spec;
@@ -316,6 +352,7 @@ struct AttentionTile {
 
 /// y[t, i] = f(gate[t, i]) up[t, i], or what else `GateSpec` says; without `up` y[t, i] = f(gate[t, i])
 struct Gate {
+    static constexpr bool row_wise = true;
     View gate;
     View up;  ///< data is null if there is none
     GateSpec spec;
@@ -325,6 +362,7 @@ struct Gate {
 
 /// x[t, i] = cap tanh(x[t, i] / cap)
 struct Softcap {
+    static constexpr bool row_wise = true;
     View x;
     float cap = 1.0f;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
@@ -332,6 +370,7 @@ struct Softcap {
 
 /// Copies part of every head, as `CopySpec` says.
 struct Copy {
+    static constexpr bool row_wise = true;
     View x;
     View y;
     CopySpec spec;
@@ -347,6 +386,7 @@ struct Copy {
 
 /// y[i, :] = x[wanted[i], :]
 struct Gather {
+    static constexpr bool row_wise = true;
     View x;
     View y;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(y.rows); }
@@ -423,6 +463,7 @@ struct Pick {
 /// y[t] = the experts of row t as `RouteSpec` says, [chosen] ids (the bits of int32), then their weights. Ids ascend in
 /// no order but that of the scores; of equal ones the lower id wins.
 struct Route {
+    static constexpr bool row_wise = true;
     View scores;                   ///< [rows, experts]
     const Weight* bias = nullptr;  ///< [experts] of F32, F16 or BF16: counts for the choice alone; or null
     RouteSpec spec;
@@ -506,7 +547,7 @@ struct Route {
 };
 
 /// out[t, c] = x[t(, c)] weights[e]^T (+ biases[e]), e the expert of row t's choice c: x is one row for all choices, or
-/// has one for each. A tile is 16 columns of one expert, whose weights are read once for every row that chose it.
+/// has one for each. A tile is `linear_tile` columns of one expert, whose weights are read once for every row that chose it.
 struct Experts {
     View x;                           ///< [rows, in] or [rows, chosen * in]
     std::span<const Weight> weights;  ///< [experts] of [out.columns / chosen, in]
@@ -551,6 +592,7 @@ struct Experts {
 
 /// y[t, :] (+)= sum over choices c, in order, of weight[t, c] x[t, c, :]
 struct Mix {
+    static constexpr bool row_wise = true;
     View x;       ///< [rows, chosen * y.columns]
     View routes;  ///< what `Route` wrote
     View y;

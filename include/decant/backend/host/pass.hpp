@@ -16,10 +16,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
@@ -46,8 +48,8 @@ namespace host {
 ///
 /// `Kernels` computes: for every operation struct Op, `kernels.run(const Op&, const Frame&, tile, std::byte* scratch)`;
 /// a tile's result depends on the tile alone, never on who runs it or when. `kernels.prepares(weight)` says whether a
-/// product reads a prepared copy of x; `scratch_bytes` and `prepared_bytes` size its workspace for rows of at most
-/// `columns`.
+/// product reads a prepared copy of x, and `Kernels::fuses` whether products may be merged with the gate that follows;
+/// `scratch_bytes` and `prepared_bytes` size its workspace for rows of at most `columns`.
 template <class Kernels>
 class Pass {
  public:
@@ -91,11 +93,17 @@ class Pass {
     }
     void linear(View x, std::initializer_list<LinearTarget> targets) {
         DECANT_ASSERT(targets.size() <= Linear::max_targets);
-        Linear step{x, {}, static_cast<std::uint32_t>(targets.size())};
+        Linear step;
+        step.x = x;
+        step.count = static_cast<std::uint32_t>(targets.size());
         std::copy(targets.begin(), targets.end(), step.targets.begin());
-        bool prepare = false;
-        for (const LinearTarget& target : targets) prepare = prepare || kernels_.prepares(*target.weight);
-        if (prepare) add(Prepare{x});
+        const auto prepares = [&](const LinearTarget& target) { return kernels_.prepares(*target.weight); };
+        if (Linear* const gate = gate_before(x); gate != nullptr && std::all_of(targets.begin(), targets.end(), prepares)) {
+            gate->prepares = true;
+            step.reads = 1 - gate->reads;
+        } else if (std::any_of(targets.begin(), targets.end(), prepares)) {
+            add(Prepare{x});
+        }
         add(step);
     }
     void angles(const Weight& frequencies, const RopeSpec& spec, View y) {
@@ -106,7 +114,17 @@ class Pass {
     void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y, const Weight* sinks = nullptr) {
         add(Attend{q, layer, spec, y, sinks});
     }
-    void gate(View gate, View up, const GateSpec& spec, View y) { add(Gate{gate, up, spec, y}); }
+    /// What computes gate and up may be merged with it: they are not there afterwards, nor is y if a product is the next
+    /// to read it.
+    void gate(View gate, View up, const GateSpec& spec, View y) {
+        if (Linear* const step = product_before(gate, up)) {
+            step->gated = true;
+            step->gate = spec;
+            step->y = y;
+        } else {
+            add(Gate{gate, up, spec, y});
+        }
+    }
     void activate(View x, const GateSpec& spec, View y) {
         DECANT_ASSERT(spec.limit == 0.0f);  // a limit is about the other half of a gate
         add(Gate{x, {}, spec, y});
@@ -150,11 +168,12 @@ class Pass {
         const std::vector<Step>& steps = recordings_[current_];
         while (step_ < steps.size()) {
             const std::uint64_t first = next_.load(std::memory_order_relaxed);
-            const std::uint64_t tiles =
-                std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, steps[step_]);
+            const std::uint64_t tiles = tiles_of(steps[step_]);
+            last_step_ = end_of_chain(step_);
             end_ = (std::min)(tiles, first + (std::min)(limits_.tiles, tiles));
             const std::size_t participants = static_cast<std::size_t>((std::min)(
                 {std::uint64_t{executor.concurrency()}, std::uint64_t{participants_}, end_ - (std::min)(first, end_)}));
+            share_ = 2 * (std::max)(participants, std::size_t{1});
             const TaskRef task{this, [](void* self, std::size_t who) { static_cast<Pass*>(self)->participate(who); }};
             if (participants == 1) {
                 task(0);
@@ -168,7 +187,7 @@ class Pass {
                 next_.store(done, std::memory_order_relaxed);
                 return RunState::stopped;
             }
-            ++step_;
+            step_ = last_step_;
             next_.store(0, std::memory_order_relaxed);
             if (!limits.progress({step_, steps.size()})) return RunState::stopped;
         }
@@ -192,19 +211,101 @@ class Pass {
     }
     void add(Step step) { recordings_[current_].push_back(step); }
 
+    std::uint64_t tiles_of(const Step& step) const {
+        return std::visit([this](const auto& op) -> std::uint64_t { return op.tiles(frame_); }, step);
+    }
+    /// The rows that a row-wise operation has a tile for.
+    static std::optional<RowSet> row_wise_over(const Step& step) {
+        return std::visit(
+            []<class Op>(const Op& op) -> std::optional<RowSet> {
+                if constexpr (requires { Op::row_wise; }) return rows_of(op);
+                return std::nullopt;
+            },
+            step);
+    }
+    template <class Op>
+    static RowSet rows_of(const Op& op) {
+        if constexpr (requires { op.x; }) {
+            if constexpr (std::same_as<Op, Gather>) return op.y.rows;
+            return op.x.rows;
+        } else if constexpr (requires { op.k.rows; }) {
+            return op.k.rows;
+        } else if constexpr (requires { op.scores; }) {
+            return op.scores.rows;
+        } else {
+            return op.y.rows;
+        }
+    }
+    /// Where the run of row-wise operations over the same rows ends that begins at a step.
+    std::size_t end_of_chain(std::size_t step) const {
+        const std::vector<Step>& steps = recordings_[current_];
+        const std::optional<RowSet> rows = row_wise_over(steps[step]);
+        std::size_t end = step + 1;
+        while (rows && end < steps.size() && row_wise_over(steps[end]) == rows) ++end;
+        return end;
+    }
+
+    /// The last step, if it is a product whose two results are the halves of a gate and nothing else.
+    Linear* product_before(View gate, View up) {
+        Linear* const step = last_product();
+        if (!Kernels::fuses || step == nullptr || step->gated || step->count != 2) return nullptr;
+        for (std::uint32_t n = 0; n < 2; ++n) {
+            const LinearTarget& target = step->targets[n];
+            if (target.accumulate || target.weight->columns != step->x.columns) return nullptr;
+            if (target.out.data != (n == 0 ? gate : up).data || target.out.columns != gate.columns) return nullptr;
+        }
+        return step;
+    }
+    /// The last step, if it is a product with a gate whose result is x.
+    Linear* gate_before(View x) {
+        Linear* const step = last_product();
+        return step != nullptr && step->gated && step->y.data == x.data ? step : nullptr;
+    }
+    Linear* last_product() {
+        std::vector<Step>& steps = recordings_[current_];
+        return steps.empty() ? nullptr : std::get_if<Linear>(&steps.back());
+    }
+
+    /// Claims the next tiles of a step: [begin, end), of which none is left if begin is beyond the last. Large shares
+    /// first, then smaller ones (guided self-scheduling: Polychronopoulos and Kuck 1987).
+    std::pair<std::uint64_t, std::uint64_t> claim(std::uint64_t most) {
+        std::uint64_t begin = next_.load(std::memory_order_relaxed);
+        while (true) {
+            const std::uint64_t left = begin < end_ ? end_ - begin : 0;
+            const std::uint64_t count = (std::min)((std::max)(left / share_, std::uint64_t{1}), most);
+            if (next_.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) return {begin, begin + count};
+        }
+    }
+
     void participate(std::size_t who) {
         const detail::MathGuard guard;
-        std::byte* scratch = scratch_.data() + who * scratch_bytes_;
-        std::visit(
-            [&](const auto& op) {
-                while (limits_.stop == nullptr || !limits_.stop->requested()) {
-                    const std::uint64_t tile = next_.fetch_add(1, std::memory_order_relaxed);
-                    if (tile >= end_) return;
-                    kernels_.run(op, frame_, static_cast<std::uint32_t>(tile), scratch);
-                }
-            },
-            recordings_[current_][step_]);
+        std::byte* const scratch = scratch_.data() + who * scratch_bytes_;
+        const std::vector<Step>& steps = recordings_[current_];
+        if (last_step_ == step_ + 1) {
+            std::visit(
+                [&](const auto& op) {
+                    std::uint32_t most = 1;
+                    if constexpr (requires { op.tiles_at_once(frame_); }) most = op.tiles_at_once(frame_);
+                    work(most, [&](std::uint32_t tile) { kernels_.run(op, frame_, tile, scratch); });
+                },
+                steps[step_]);
+            return;
+        }
+        work(rows_at_once, [&](std::uint32_t row) {
+            for (std::size_t s = step_; s < last_step_; ++s)
+                std::visit([&](const auto& op) { kernels_.run(op, frame_, row, scratch); }, steps[s]);
+        });
     }
+    template <class Run>
+    void work(std::uint64_t most, Run run) {
+        while (limits_.stop == nullptr || !limits_.stop->requested()) {
+            const auto [begin, end] = claim(most);
+            if (begin >= end_) return;
+            for (std::uint64_t tile = begin; tile < end; ++tile) run(static_cast<std::uint32_t>(tile));
+        }
+    }
+
+    static constexpr std::uint64_t rows_at_once = 4;
 
     Kernels kernels_;
     std::size_t participants_;
@@ -218,6 +319,8 @@ class Pass {
     std::size_t step_ = 0;
     std::atomic<std::uint64_t> next_{0};  // first tile of the current step that nobody has claimed
     std::uint64_t end_ = 0;
+    std::size_t last_step_ = 0;  // where the steps end that a tile goes through
+    std::uint64_t share_ = 1;    // a claim takes one of so many parts of what is left
     RunLimits limits_;
 };
 

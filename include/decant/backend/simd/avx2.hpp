@@ -2,9 +2,10 @@
 #pragma once
 
 /// \file
-/// Kernels for AVX2 with FMA and F16C. The contracts stand in portable.hpp.
+/// Lanes for AVX2 with FMA and F16C, and for its later addition of VNNI: rows 0..7 of a panel in one register, 8..15 in
+/// another.
 
-#include <decant/backend/simd/portable.hpp>
+#include <decant/backend/simd/lanes.hpp>
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/config.hpp>
 
@@ -15,239 +16,248 @@ namespace simd {
 
 DECANT_TARGET_BEGIN("avx2,fma,f16c")
 
-struct Avx2 : Portable {
-    static constexpr Isa isa = Isa::avx2;
+/// What does not depend on VNNI.
+struct Avx2BaseLanes {
+    static constexpr std::size_t tile_panels = 1;
+    static constexpr std::size_t tile_tokens = 4;
+    static constexpr std::size_t few_tokens = 2;
+    static constexpr std::size_t float_tile_tokens = 6;
+    static constexpr std::size_t fused_tokens = 4;
+    static constexpr bool keeps_sums = false;
 
-    static void quantize(const float* x, std::size_t columns, Activations row) noexcept {
-        const __m256 sign = _mm256_set1_ps(-0.0f);
-        for (std::size_t b = 0; b < columns / activation_block; ++b, x += activation_block) {
-            __m256 v[4];
-            __m256 peaks = _mm256_setzero_ps();
-            __m256 nothing = _mm256_setzero_ps();
-            DECANT_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                v[i] = _mm256_loadu_ps(x + 8 * i);
-                peaks = _mm256_max_ps(peaks, _mm256_andnot_ps(sign, v[i]));
-                nothing = _mm256_fmadd_ps(v[i], _mm256_setzero_ps(), nothing);
-            }
-            const float peak = reduce_max(peaks);
-            const float none = reduce_add(nothing);
-            const bool usable = none == 0.0f && peak >= smallest_magnitude;
-            row.scales[b] = usable ? peak / 127.0f : none;
-            __m256i codes[4];
-            DECANT_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                codes[i] = usable ? _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(127.0f / peak)))
-                                  : _mm256_setzero_si256();
-            }
-            row.sums[2 * b] = reduce_add(_mm256_add_epi32(codes[0], codes[1]));
-            row.sums[2 * b + 1] = reduce_add(_mm256_add_epi32(codes[2], codes[3]));
-            // packs interleaves the 128-bit halves; the permutation puts the dwords back in order.
-            const __m256i bytes =
-                _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3]));
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(row.codes + b * activation_block),
-                                _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
-        }
+    struct Words {
+        __m256i low, high;
+    };
+    struct Floats {
+        __m256 low, high;
+    };
+
+    static Words load(const void* from) noexcept {
+        const auto* const v = static_cast<const __m256i*>(from);
+        return {_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)};
+    }
+    static void store(void* to, Words v) noexcept {
+        auto* const out = static_cast<__m256i*>(to);
+        _mm256_storeu_si256(out, v.low);
+        _mm256_storeu_si256(out + 1, v.high);
+    }
+    static Words words(std::uint32_t x) noexcept { return both(_mm256_set1_epi32(static_cast<int>(x))); }
+    static Words bit_and(Words a, Words b) noexcept {
+        return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};
+    }
+    static Words bit_or(Words a, Words b) noexcept {
+        return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+    }
+    static Words bit_xor(Words a, Words b) noexcept {
+        return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)};
+    }
+    template <int Bits>
+    static Words left(Words v) noexcept {
+        return {_mm256_slli_epi32(v.low, Bits), _mm256_slli_epi32(v.high, Bits)};
+    }
+    template <int Bits>
+    static Words right(Words v) noexcept {
+        return {_mm256_srli_epi32(v.low, Bits), _mm256_srli_epi32(v.high, Bits)};
+    }
+    template <int Bits>
+    static Words right_signed(Words v) noexcept {
+        return {_mm256_srai_epi32(v.low, Bits), _mm256_srai_epi32(v.high, Bits)};
+    }
+    static Words add(Words a, Words b) noexcept {
+        return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+    }
+    static Words times(Words a, Words b) noexcept {
+        return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+    }
+    static Words broadcast(const void* word) noexcept {
+        std::int32_t x;
+        __builtin_memcpy(&x, word, sizeof x);
+        return both(_mm256_set1_epi32(x));
+    }
+    static Words subtract_bytes(Words a, Words b) noexcept {
+        return {_mm256_sub_epi8(a.low, b.low), _mm256_sub_epi8(a.high, b.high)};
     }
 
-    template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
-                         float* acc) noexcept {
-        for (; tokens >= 4; tokens -= 4, a = a.from(4, 0), acc += 4 * panel_rows)
-            multiply_tokens<4, Block, HasOffset, EightBits>(panel, bias, columns, a, acc);
-        for (; tokens > 0; --tokens, a = a.from(1, 0), acc += panel_rows)
-            multiply_tokens<1, Block, HasOffset, EightBits>(panel, bias, columns, a, acc);
-    }
-
-    static void multiply(FloatPanel panel, std::size_t columns, const float* x, std::size_t stride, std::size_t tokens,
-                         float* acc) noexcept {
-        for (; tokens > 0; --tokens, x += stride, acc += panel_rows) {
-            __m256 low[4], high[4];
-            DECANT_UNROLL
-            for (int p = 0; p < 4; ++p) low[p] = high[p] = _mm256_setzero_ps();
-            std::size_t c = 0;
-            for (; c + 4 <= columns; c += 4) DECANT_UNROLL
-            for (std::size_t p = 0; p < 4; ++p) multiply_column(panel, c + p, x, low[p], high[p]);
-            for (std::size_t p = 0; c < columns; ++c, ++p) multiply_column(panel, c, x, low[p], high[p]);
-            add_to(acc, _mm256_add_ps(_mm256_add_ps(low[0], low[1]), _mm256_add_ps(low[2], low[3])));
-            add_to(acc + 8, _mm256_add_ps(_mm256_add_ps(high[0], high[1]), _mm256_add_ps(high[2], high[3])));
-        }
-    }
-
-    static float dot(const float* a, const float* b, std::size_t n) noexcept {
-        __m256 partial[4];
+    static void columns(const std::byte* first, std::size_t stride, Words* out) noexcept {
+        __m256i low[4], high[4];
+        columns_of_8(first, stride, low);
+        columns_of_8(first + 8 * stride, stride, high);
         DECANT_UNROLL
-        for (int p = 0; p < 4; ++p) partial[p] = _mm256_setzero_ps();
-        std::size_t i = 0;
-        for (; i + 32 <= n; i += 32) DECANT_UNROLL
-        for (std::size_t p = 0; p < 4; ++p)
-            partial[p] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * p), _mm256_loadu_ps(b + i + 8 * p), partial[p]);
-        for (; i + 8 <= n; i += 8)
-            partial[0] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), partial[0]);
-        float sum =
-            reduce_add(_mm256_add_ps(_mm256_add_ps(partial[0], partial[1]), _mm256_add_ps(partial[2], partial[3])));
-        for (; i < n; ++i) sum += a[i] * b[i];
-        return sum;
+        for (int i = 0; i < 4; ++i) out[i] = {low[i], high[i]};
     }
 
-    static void axpy(float a, const float* x, float* y, std::size_t n) noexcept {
-        std::size_t i = 0;
-        for (; i + 8 <= n; i += 8)
-            _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_set1_ps(a), _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
-        for (; i < n; ++i) y[i] += a * x[i];
+    static Floats floats(float x) noexcept { return both(_mm256_set1_ps(x)); }
+    static Floats load_floats(const float* from) noexcept {
+        return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+    }
+    static void store_floats(float* to, Floats v) noexcept {
+        _mm256_storeu_ps(to, v.low);
+        _mm256_storeu_ps(to + 8, v.high);
+    }
+    static Floats load_some(const float* from, std::size_t n) noexcept {
+        const Words mask = first_lanes(n);
+        return {_mm256_maskload_ps(from, mask.low), _mm256_maskload_ps(from + 8, mask.high)};
+    }
+    static void store_some(float* to, Floats v, std::size_t n) noexcept {
+        const Words mask = first_lanes(n);
+        _mm256_maskstore_ps(to, mask.low, v.low);
+        _mm256_maskstore_ps(to + 8, mask.high, v.high);
+    }
+    static Floats add(Floats a, Floats b) noexcept {
+        return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+    }
+    static Floats subtract(Floats a, Floats b) noexcept {
+        return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+    }
+    static Floats times(Floats a, Floats b) noexcept {
+        return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+    }
+    static Floats over(Floats a, Floats b) noexcept {
+        return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+    }
+    static Floats multiply_add(Floats a, Floats b, Floats c) noexcept {
+        return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+    }
+    static Floats larger(Floats a, Floats b) noexcept {
+        return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+    }
+    static Floats smaller(Floats a, Floats b) noexcept {
+        return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+    }
+    static Floats magnitude(Floats v) noexcept {
+        const __m256 sign = _mm256_set1_ps(-0.0f);
+        return {_mm256_andnot_ps(sign, v.low), _mm256_andnot_ps(sign, v.high)};
+    }
+    static Floats swapped_pairs(Floats v) noexcept {
+        return {_mm256_permute_ps(v.low, 0xB1), _mm256_permute_ps(v.high, 0xB1)};
+    }
+    static float sum(Floats v) noexcept {
+        const __m256 eight = _mm256_add_ps(v.low, v.high);
+        __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+    }
+    static float largest(Floats v) noexcept {
+        const __m256 eight = _mm256_max_ps(v.low, v.high);
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+    }
+    static std::int32_t sum(Words v) noexcept {
+        const __m256i eight = _mm256_add_epi32(v.low, v.high);
+        __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+        return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
     }
 
-    static void from_half(const std::byte* half, float* to, std::size_t n) noexcept {
-        std::size_t i = 0;
-        for (; i + 8 <= n; i += 8)
-            _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(half + 2 * i))));
-        Portable::from_half(half + 2 * i, to + i, n - i);
+    static Floats to_floats(Words v) noexcept { return {_mm256_cvtepi32_ps(v.low), _mm256_cvtepi32_ps(v.high)}; }
+    static Words nearest(Floats v) noexcept { return {_mm256_cvtps_epi32(v.low), _mm256_cvtps_epi32(v.high)}; }
+    static Floats as_floats(Words v) noexcept { return {_mm256_castsi256_ps(v.low), _mm256_castsi256_ps(v.high)}; }
+    static Words as_words(Floats v) noexcept { return {_mm256_castps_si256(v.low), _mm256_castps_si256(v.high)}; }
+    static Floats halves(const void* from) noexcept {
+        const auto* const v = static_cast<const __m128i*>(from);
+        return {_mm256_cvtph_ps(_mm_loadu_si128(v)), _mm256_cvtph_ps(_mm_loadu_si128(v + 1))};
     }
-    static void to_half(const float* from, std::byte* half, std::size_t n) noexcept {
-        std::size_t i = 0;
-        for (; i + 8 <= n; i += 8)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(half + 2 * i),
-                             _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-        Portable::to_half(from + i, half + 2 * i, n - i);
+    static Floats low_halves(Words v) noexcept {
+        const Words low = bit_and(v, words(0xFFFFu));
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low.low, low.high), 0xD8);
+        return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
+    }
+    static void store_halves(void* to, Floats v) noexcept {
+        auto* const out = static_cast<__m128i*>(to);
+        _mm_storeu_si128(out, _mm256_cvtps_ph(v.low, _MM_FROUND_TO_NEAREST_INT));
+        _mm_storeu_si128(out + 1, _mm256_cvtps_ph(v.high, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static void store_bytes(void* to, Words v) noexcept {
+        const __m256i words16 = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.low, v.high), 0xD8);
+        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words16), _mm256_extracti128_si256(words16, 1));
+        _mm_storeu_si128(static_cast<__m128i*>(to), bytes);
     }
 
-    template <bool Half>
-    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        std::size_t c = 0;
-        for (; c + 8 <= n; c += 8)
-            for (std::size_t first = 0; first < panel_rows; first += 8) {
-                __m256 v[8];
-                DECANT_UNROLL
-                for (std::size_t r = 0; r < 8; ++r) v[r] = load_entries<Half>(rows[first + r], c);
-                transpose_8(v, out.values + c * panel_rows + first);
-            }
-        if (c < n) transpose_rest<Half>(rows, c, n, out);
-    }
+ protected:
+    static Words both(__m256i v) noexcept { return {v, v}; }
+    static Floats both(__m256 v) noexcept { return {v, v}; }
 
  private:
-    /// Entries [c, c + 8) of a row of a cache; zeros if there is none.
-    template <bool Half>
-    static __m256 load_entries(const std::byte* row, std::size_t c) noexcept {
-        if (row == nullptr) return _mm256_setzero_ps();
-        row += c * sizeof(Entry<Half>);
-        if constexpr (Half) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)));
-        return _mm256_loadu_ps(reinterpret_cast<const float*>(row));
+    static Words first_lanes(std::size_t n) noexcept {
+        const __m256i count = _mm256_set1_epi32(static_cast<int>(n));
+        return {_mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+                _mm256_cmpgt_epi32(count, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15))};
     }
-
-    /// Stores the 8 columns of 8 rows, 16 floats apart: pairs of rows, fours, then 128-bit lanes.
-    static void transpose_8(const __m256* v, float* to) noexcept {
-        __m256 a[8], b[8];
-        DECANT_UNROLL
-        for (int i = 0; i < 8; i += 2) {
-            a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-            a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-        }
-        DECANT_UNROLL
-        for (int i = 0; i < 8; i += 4) {
-            b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-            b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
-            b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-            b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
-        }
-        DECANT_UNROLL
-        for (int j = 0; j < 4; ++j) {
-            _mm256_storeu_ps(to + j * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x20));
-            _mm256_storeu_ps(to + (4 + j) * 16, _mm256_permute2f128_ps(b[j], b[4 + j], 0x31));
-        }
+    static void columns_of_8(const std::byte* first, std::size_t stride, __m256i* out) noexcept {
+        const __m256i a = rows_of(first, stride), b = rows_of(first + stride, stride);
+        const __m256i c = rows_of(first + 2 * stride, stride), d = rows_of(first + 3 * stride, stride);
+        const __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+        const __m256i ab2 = _mm256_unpackhi_epi32(a, b), cd2 = _mm256_unpackhi_epi32(c, d);
+        out[0] = _mm256_unpacklo_epi64(ab, cd);
+        out[1] = _mm256_unpackhi_epi64(ab, cd);
+        out[2] = _mm256_unpacklo_epi64(ab2, cd2);
+        out[3] = _mm256_unpackhi_epi64(ab2, cd2);
     }
-
-    static void add_to(float* acc, __m256 sum) noexcept {
-        _mm256_storeu_ps(acc, _mm256_add_ps(_mm256_loadu_ps(acc), sum));
-    }
-
-    static void multiply_column(FloatPanel panel, std::size_t c, const float* x, __m256& low, __m256& high) noexcept {
-        const __m256 v = _mm256_set1_ps(x[c]);
-        low = _mm256_fmadd_ps(_mm256_loadu_ps(panel.values + c * panel_rows), v, low);
-        high = _mm256_fmadd_ps(_mm256_loadu_ps(panel.values + c * panel_rows + 8), v, high);
-    }
-
-    /// sum += dot products of four unsigned and four signed bytes in every lane. The pairwise product saturates at 16
-    /// bits, which codes below 128 cannot reach (2 * 127 * 127 = 32258); larger codes go in two parts.
-    template <bool EightBits>
-    static __m256i dot4(__m256i sum, __m256i w, __m256i x) noexcept {
-        const __m256i ones = _mm256_set1_epi16(1);
-        if constexpr (!EightBits) {
-            return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
-        } else {
-            const __m256i low = _mm256_and_si256(w, _mm256_set1_epi8(0x7F));
-            const __m256i top = _mm256_and_si256(_mm256_srli_epi16(w, 7), _mm256_set1_epi8(1));
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones));
-            return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(top, x), _mm256_set1_epi16(128)));
-        }
-    }
-
-    template <std::size_t Tokens, std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply_tokens(CodePanel panel, int bias, std::size_t columns, Activations a, float* acc) noexcept {
-        const std::uint8_t* codes = panel.codes;
-        for (std::size_t b = 0; b < columns / Block; ++b) {
-            __m256i low[Tokens], high[Tokens];
-            std::int32_t sums[Tokens];
-            DECANT_UNROLL
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                sums[t] = block_sum<Block>(a.from(t, 0), b);
-                low[t] = high[t] = _mm256_set1_epi32(-bias * sums[t]);
-            }
-            const std::int8_t* x = a.codes + b * Block;
-            DECANT_UNROLL
-            for (std::size_t g = 0; g < Block / panel_group; ++g, codes += 64, x += panel_group) {
-                const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-                const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32));
-                DECANT_UNROLL
-                for (std::size_t t = 0; t < Tokens; ++t) {
-                    const __m256i four = broadcast(x + t * a.stride);
-                    low[t] = dot4<EightBits>(low[t], w0, four);
-                    high[t] = dot4<EightBits>(high[t], w1, four);
-                }
-            }
-            const __m256 scale0 = _mm256_loadu_ps(panel.scales + b * panel_rows);
-            const __m256 scale1 = _mm256_loadu_ps(panel.scales + b * panel_rows + 8);
-            DECANT_UNROLL
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                const float scale = a.scales[t * a.stride / activation_block + b * Block / activation_block];
-                const __m256 s = _mm256_set1_ps(scale);
-                float* const y = acc + t * panel_rows;
-                __m256 y0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low[t]), _mm256_mul_ps(scale0, s), _mm256_loadu_ps(y));
-                __m256 y1 =
-                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(high[t]), _mm256_mul_ps(scale1, s), _mm256_loadu_ps(y + 8));
-                if constexpr (HasOffset) {
-                    const __m256 weighted = _mm256_set1_ps(scale * static_cast<float>(sums[t]));
-                    y0 = _mm256_fmadd_ps(_mm256_loadu_ps(panel.offsets + b * panel_rows), weighted, y0);
-                    y1 = _mm256_fmadd_ps(_mm256_loadu_ps(panel.offsets + b * panel_rows + 8), weighted, y1);
-                }
-                _mm256_storeu_ps(y, y0);
-                _mm256_storeu_ps(y + 8, y1);
-            }
-        }
-    }
-
-    static __m256i broadcast(const std::int8_t* four) noexcept {
-        std::int32_t word;
-        __builtin_memcpy(&word, four, sizeof word);
-        return _mm256_set1_epi32(word);
-    }
-    static float reduce_add(__m256 v) noexcept {
-        __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-        sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-        return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
-    }
-    static float reduce_max(__m256 v) noexcept {
-        __m128 peak = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-        peak = _mm_max_ps(peak, _mm_movehl_ps(peak, peak));
-        return _mm_cvtss_f32(_mm_max_ss(peak, _mm_movehdup_ps(peak)));
-    }
-    static std::int32_t reduce_add(__m256i v) noexcept {
-        __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
-        return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
+    /// 16 bytes of rows 0 and 4.
+    static __m256i rows_of(const std::byte* first, std::size_t stride) noexcept {
+        const auto four_words = [](const std::byte* from) {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        };
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(four_words(first)), four_words(first + 4 * stride), 1);
     }
 };
 
+namespace avx2 {
+
+struct Lanes : Avx2BaseLanes {
+    static constexpr Isa isa = Isa::avx2;
+
+    /// The pairwise product takes unsigned by signed bytes and saturates at 16 bits, which codes of seven bits cannot
+    /// reach: 2 * 127 * 127 = 32258. Codes of eight bits are made signed, and give their sign to x: 2 * 128 * 127.
+    static constexpr bool signed_codes(int bits) noexcept { return bits > 7; }
+    template <int Bits>
+    static Words dot(Words sum, Words codes, Words x) noexcept {
+        return {dot_of_8<Bits>(sum.low, codes.low, x.low), dot_of_8<Bits>(sum.high, codes.high, x.high)};
+    }
+
+ private:
+    template <int Bits>
+    static __m256i dot_of_8(__m256i sum, __m256i codes, __m256i x) noexcept {
+        __m256i pairs;
+        if constexpr (signed_codes(Bits)) {
+            pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+        } else {
+            pairs = _mm256_maddubs_epi16(codes, x);
+        }
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+};
+
+#include <decant/backend/simd/kernels.inl>
+
+}  // namespace avx2
+
 DECANT_TARGET_END
+
+DECANT_TARGET_BEGIN("avx2,fma,f16c,avxvnni")
+
+namespace avx_vnni {
+
+struct Lanes : Avx2BaseLanes {
+    static constexpr Isa isa = Isa::avx_vnni;
+
+    static constexpr bool signed_codes(int) noexcept { return false; }
+    template <int Bits>
+    static Words dot(Words sum, Words codes, Words x) noexcept {
+        return {_mm256_dpbusd_avx_epi32(sum.low, codes.low, x.low),
+                _mm256_dpbusd_avx_epi32(sum.high, codes.high, x.high)};
+    }
+};
+
+#include <decant/backend/simd/kernels.inl>
+
+}  // namespace avx_vnni
+
+DECANT_TARGET_END
+
+using Avx2 = avx2::Set;
+using AvxVnni = avx_vnni::Set;
 
 }  // namespace simd
 }  // namespace decant::inline DECANT_ABI

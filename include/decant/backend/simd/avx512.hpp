@@ -2,180 +2,149 @@
 #pragma once
 
 /// \file
-/// Kernels for AVX-512 with VNNI. A register holds one column group of a panel: 16 rows of 4 codes. The contracts stand
-/// in portable.hpp.
+/// Lanes for AVX-512 with VNNI: a register holds one column group of a panel, 16 rows of 4 codes.
 
-#include <decant/backend/simd/avx2.hpp>
+#include <decant/backend/simd/lanes.hpp>
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/config.hpp>
 
 #if DECANT_X86
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+// The headers of g++ 12 pass on registers that they leave undefined on purpose.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 namespace decant::inline DECANT_ABI {
 namespace simd {
-
 DECANT_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 
-struct Avx512Vnni : Avx2 {
+namespace avx512_vnni {
+
+struct Lanes {
     static constexpr Isa isa = Isa::avx512_vnni;
+    static constexpr std::size_t tile_panels = 2;
+    static constexpr std::size_t tile_tokens = 6;
+    static constexpr std::size_t few_tokens = 2;
+    static constexpr std::size_t float_tile_tokens = 6;
+    static constexpr std::size_t fused_tokens = 8;
+    static constexpr bool keeps_sums = true;
 
-    template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
-                         float* acc) noexcept {
-        for (; tokens >= 8; tokens -= 8, a = a.from(8, 0), acc += 8 * panel_rows)
-            multiply_tokens<8, Block, HasOffset>(panel, bias, columns, a, acc);
-        for (; tokens >= 4; tokens -= 4, a = a.from(4, 0), acc += 4 * panel_rows)
-            multiply_tokens<4, Block, HasOffset>(panel, bias, columns, a, acc);
-        for (; tokens > 0; --tokens, a = a.from(1, 0), acc += panel_rows)
-            multiply_tokens<1, Block, HasOffset>(panel, bias, columns, a, acc);
+    using Words = __m512i;
+    using Floats = __m512;
+
+    static Words load(const void* from) noexcept { return _mm512_loadu_si512(from); }
+    static void store(void* to, Words v) noexcept { _mm512_storeu_si512(to, v); }
+    static Words words(std::uint32_t x) noexcept { return _mm512_set1_epi32(static_cast<int>(x)); }
+    static Words bit_and(Words a, Words b) noexcept { return _mm512_and_si512(a, b); }
+    static Words bit_or(Words a, Words b) noexcept { return _mm512_or_si512(a, b); }
+    static Words bit_xor(Words a, Words b) noexcept { return _mm512_xor_si512(a, b); }
+    template <int Bits>
+    static Words left(Words v) noexcept {
+        return _mm512_slli_epi32(v, Bits);
+    }
+    template <int Bits>
+    static Words right(Words v) noexcept {
+        return _mm512_srli_epi32(v, Bits);
+    }
+    template <int Bits>
+    static Words right_signed(Words v) noexcept {
+        return _mm512_srai_epi32(v, Bits);
+    }
+    static Words add(Words a, Words b) noexcept { return _mm512_add_epi32(a, b); }
+    static Words times(Words a, Words b) noexcept { return _mm512_mullo_epi32(a, b); }
+
+    static Words broadcast(const void* word) noexcept {
+        std::int32_t x;
+        __builtin_memcpy(&x, word, sizeof x);
+        return _mm512_set1_epi32(x);
+    }
+    static Words subtract_bytes(Words a, Words b) noexcept { return _mm512_sub_epi8(a, b); }
+    static constexpr bool signed_codes(int) noexcept { return false; }
+    template <int Bits>
+    static Words dot(Words sum, Words codes, Words x) noexcept {
+        return _mm512_dpbusd_epi32(sum, codes, x);
     }
 
-    static void multiply(FloatPanel panel, std::size_t columns, const float* x, std::size_t stride, std::size_t tokens,
-                         float* acc) noexcept {
-        for (; tokens >= 4; tokens -= 4, x += 4 * stride, acc += 4 * panel_rows)
-            multiply_floats<4>(panel, columns, x, stride, acc);
-        for (; tokens > 0; --tokens, x += stride, acc += panel_rows) multiply_floats<1>(panel, columns, x, stride, acc);
+    static void columns(const std::byte* first, std::size_t stride, Words* out) noexcept {
+        const Words a = rows_of(first, stride);
+        const Words b = rows_of(first + stride, stride);
+        const Words c = rows_of(first + 2 * stride, stride);
+        const Words d = rows_of(first + 3 * stride, stride);
+        const Words ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        const Words ab2 = _mm512_unpackhi_epi32(a, b), cd2 = _mm512_unpackhi_epi32(c, d);
+        out[0] = _mm512_unpacklo_epi64(ab, cd);
+        out[1] = _mm512_unpackhi_epi64(ab, cd);
+        out[2] = _mm512_unpacklo_epi64(ab2, cd2);
+        out[3] = _mm512_unpackhi_epi64(ab2, cd2);
     }
 
-    template <bool Half>
-    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        std::size_t c = 0;
-        for (; c + 16 <= n; c += 16) {
-            __m512 v[16];
-            DECANT_UNROLL
-            for (std::size_t r = 0; r < 16; ++r) v[r] = load_entries<Half>(rows[r], c);
-            transpose_16(v, out.values + c * panel_rows);
-        }
-        if (c < n) transpose_rest<Half>(rows, c, n, out);
+    static Floats floats(float x) noexcept { return _mm512_set1_ps(x); }
+    static Floats load_floats(const float* from) noexcept { return _mm512_loadu_ps(from); }
+    static void store_floats(float* to, Floats v) noexcept { _mm512_storeu_ps(to, v); }
+    static Floats load_some(const float* from, std::size_t n) noexcept {
+        return _mm512_maskz_loadu_ps(first_lanes(n), from);
     }
+    static void store_some(float* to, Floats v, std::size_t n) noexcept {
+        _mm512_mask_storeu_ps(to, first_lanes(n), v);
+    }
+    static Floats add(Floats a, Floats b) noexcept { return _mm512_add_ps(a, b); }
+    static Floats subtract(Floats a, Floats b) noexcept { return _mm512_sub_ps(a, b); }
+    static Floats times(Floats a, Floats b) noexcept { return _mm512_mul_ps(a, b); }
+    static Floats over(Floats a, Floats b) noexcept { return _mm512_div_ps(a, b); }
+    static Floats multiply_add(Floats a, Floats b, Floats c) noexcept { return _mm512_fmadd_ps(a, b, c); }
+    static Floats larger(Floats a, Floats b) noexcept { return _mm512_max_ps(a, b); }
+    static Floats smaller(Floats a, Floats b) noexcept { return _mm512_min_ps(a, b); }
+    static Floats magnitude(Floats v) noexcept { return _mm512_abs_ps(v); }
+    static Floats swapped_pairs(Floats v) noexcept { return _mm512_permute_ps(v, 0xB1); }
+    static float sum(Floats v) noexcept { return _mm512_reduce_add_ps(v); }
+    static float largest(Floats v) noexcept { return _mm512_reduce_max_ps(v); }
+
+    static Floats to_floats(Words v) noexcept { return _mm512_cvtepi32_ps(v); }
+    static Words nearest(Floats v) noexcept { return _mm512_cvtps_epi32(v); }
+    static Floats as_floats(Words v) noexcept { return _mm512_castsi512_ps(v); }
+    static Words as_words(Floats v) noexcept { return _mm512_castps_si512(v); }
+    static Floats halves(const void* from) noexcept {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    }
+    static Floats low_halves(Words v) noexcept { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
+    static void store_halves(void* to, Floats v) noexcept {
+        _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static void store_bytes(void* to, Words v) noexcept {
+        _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_cvtepi32_epi8(v));
+    }
+    static std::int32_t sum(Words v) noexcept { return _mm512_reduce_add_epi32(v); }
 
  private:
-    /// Entries [c, c + 16) of a row of a cache; zeros if there is none.
-    template <bool Half>
-    static __m512 load_entries(const std::byte* row, std::size_t c) noexcept {
-        if (row == nullptr) return _mm512_setzero_ps();
-        row += c * sizeof(Entry<Half>);
-        if constexpr (Half)
-            return _mm512_maskz_cvtph_ps(all, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)));
-        return _mm512_loadu_ps(row);
+    static __mmask16 first_lanes(std::size_t n) noexcept { return static_cast<__mmask16>((1u << n) - 1u); }
+    /// 16 bytes of rows 0, 4, 8 and 12.
+    static Words rows_of(const std::byte* first, std::size_t stride) noexcept {
+        Words v = _mm512_castsi128_si512(four_words(first));
+        v = _mm512_mask_broadcast_i32x4(v, 0x00F0, four_words(first + 4 * stride));
+        v = _mm512_mask_broadcast_i32x4(v, 0x0F00, four_words(first + 8 * stride));
+        return _mm512_mask_broadcast_i32x4(v, 0xF000, four_words(first + 12 * stride));
     }
-
-    /// Stores the 16 columns of 16 rows: pairs of rows, fours, then 128-bit lanes twice.
-    static void transpose_16(const __m512* v, float* to) noexcept {
-        __m512 a[16], b[16];
-        DECANT_UNROLL
-        for (int i = 0; i < 16; i += 2) {
-            a[i] = _mm512_maskz_unpacklo_ps(all, v[i], v[i + 1]);
-            a[i + 1] = _mm512_maskz_unpackhi_ps(all, v[i], v[i + 1]);
-        }
-        DECANT_UNROLL
-        for (int i = 0; i < 16; i += 4) {
-            b[i] = low_pairs(a[i], a[i + 2]);
-            b[i + 1] = high_pairs(a[i], a[i + 2]);
-            b[i + 2] = low_pairs(a[i + 1], a[i + 3]);
-            b[i + 3] = high_pairs(a[i + 1], a[i + 3]);
-        }
-        DECANT_UNROLL
-        for (int j = 0; j < 4; ++j) {
-            const __m512 even0 = lanes<0x88>(b[j], b[4 + j]), odd0 = lanes<0xDD>(b[j], b[4 + j]);
-            const __m512 even1 = lanes<0x88>(b[8 + j], b[12 + j]), odd1 = lanes<0xDD>(b[8 + j], b[12 + j]);
-            _mm512_storeu_ps(to + j * 16, lanes<0x88>(even0, even1));
-            _mm512_storeu_ps(to + (4 + j) * 16, lanes<0x88>(odd0, odd1));
-            _mm512_storeu_ps(to + (8 + j) * 16, lanes<0xDD>(even0, even1));
-            _mm512_storeu_ps(to + (12 + j) * 16, lanes<0xDD>(odd0, odd1));
-        }
-    }
-    // For forms with a mask: g++ 12 warns of the register that those without leave undefined.
-    static constexpr __mmask16 all = 0xFFFF;
-    static __m512 low_pairs(__m512 a, __m512 b) noexcept {
-        return _mm512_castpd_ps(
-            _mm512_maskz_unpacklo_pd(static_cast<__mmask8>(0xFF), _mm512_castps_pd(a), _mm512_castps_pd(b)));
-    }
-    static __m512 high_pairs(__m512 a, __m512 b) noexcept {
-        return _mm512_castpd_ps(
-            _mm512_maskz_unpackhi_pd(static_cast<__mmask8>(0xFF), _mm512_castps_pd(a), _mm512_castps_pd(b)));
-    }
-    template <int Which>
-    static __m512 lanes(__m512 a, __m512 b) noexcept {
-        return _mm512_maskz_shuffle_f32x4(all, a, b, Which);
-    }
-
-    /// `_mm512_cvtepi32_ps`, whose g++ 12 header trips -Wmaybe-uninitialized.
-    static __m512 to_float(__m512i v) noexcept { return _mm512_maskz_cvtepi32_ps(static_cast<__mmask16>(0xFFFF), v); }
-
-    template <std::size_t Tokens, std::size_t Block, bool HasOffset>
-    static void multiply_tokens(CodePanel panel, int bias, std::size_t columns, Activations a, float* acc) noexcept {
-        __m512 y[Tokens];
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t) y[t] = _mm512_loadu_ps(acc + t * panel_rows);
-        const std::uint8_t* codes = panel.codes;
-        for (std::size_t b = 0; b < columns / Block; ++b) {
-            __m512i dots[Tokens];
-            DECANT_UNROLL
-            for (std::size_t t = 0; t < Tokens; ++t)
-                dots[t] = _mm512_set1_epi32(-bias * block_sum<Block>(a.from(t, 0), b));
-            const std::int8_t* x = a.codes + b * Block;
-            DECANT_UNROLL
-            for (std::size_t g = 0; g < Block / panel_group; ++g, codes += 64, x += panel_group) {
-                const __m512i w = _mm512_loadu_si512(codes);
-                DECANT_UNROLL
-                for (std::size_t t = 0; t < Tokens; ++t) {
-                    std::int32_t four;
-                    __builtin_memcpy(&four, x + t * a.stride, sizeof four);
-                    dots[t] = _mm512_dpbusd_epi32(dots[t], w, _mm512_set1_epi32(four));
-                }
-            }
-            const __m512 scales = _mm512_loadu_ps(panel.scales + b * panel_rows);
-            DECANT_UNROLL
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                const float scale = a.scales[t * a.stride / activation_block + b * Block / activation_block];
-                y[t] = _mm512_fmadd_ps(to_float(dots[t]), _mm512_mul_ps(scales, _mm512_set1_ps(scale)), y[t]);
-                if constexpr (HasOffset) {
-                    const float weighted = scale * static_cast<float>(block_sum<Block>(a.from(t, 0), b));
-                    y[t] = _mm512_fmadd_ps(_mm512_loadu_ps(panel.offsets + b * panel_rows), _mm512_set1_ps(weighted),
-                                           y[t]);
-                }
-            }
-        }
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t) _mm512_storeu_ps(acc + t * panel_rows, y[t]);
-    }
-
-    template <std::size_t Tokens>
-    static void multiply_floats(FloatPanel panel, std::size_t columns, const float* x, std::size_t stride,
-                                float* acc) noexcept {
-        __m512 partial[Tokens][4];
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t) DECANT_UNROLL
-        for (int p = 0; p < 4; ++p) partial[t][p] = _mm512_setzero_ps();
-        std::size_t c = 0;
-        for (; c + 4 <= columns; c += 4) {
-            DECANT_UNROLL
-            for (std::size_t p = 0; p < 4; ++p) {
-                const __m512 w = _mm512_loadu_ps(panel.values + (c + p) * panel_rows);
-                DECANT_UNROLL
-                for (std::size_t t = 0; t < Tokens; ++t)
-                    partial[t][p] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t * stride + c + p]), partial[t][p]);
-            }
-        }
-        for (std::size_t p = 0; c < columns; ++c, ++p) {
-            const __m512 w = _mm512_loadu_ps(panel.values + c * panel_rows);
-            DECANT_UNROLL
-            for (std::size_t t = 0; t < Tokens; ++t)
-                partial[t][p] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t * stride + c]), partial[t][p]);
-        }
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            const __m512 sum =
-                _mm512_add_ps(_mm512_add_ps(partial[t][0], partial[t][1]), _mm512_add_ps(partial[t][2], partial[t][3]));
-            _mm512_storeu_ps(acc + t * panel_rows, _mm512_add_ps(_mm512_loadu_ps(acc + t * panel_rows), sum));
-        }
+    static __m128i four_words(const std::byte* from) noexcept {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     }
 };
 
+#include <decant/backend/simd/kernels.inl>
+
+}  // namespace avx512_vnni
+
 DECANT_TARGET_END
+
+using Avx512Vnni = avx512_vnni::Set;
 
 }  // namespace simd
 }  // namespace decant::inline DECANT_ABI
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif  // DECANT_X86

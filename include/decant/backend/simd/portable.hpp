@@ -2,200 +2,272 @@
 #pragma once
 
 /// \file
-/// The kernels of the `Simd` backend for a machine about which nothing is known, and the contract of every other set. A
-/// set inherits from the next worse one and hides what it does better.
+/// Lanes for a machine about which nothing is known: integers in plain loops, floats in the batches of xsimd for
+/// whatever the host compiles for.
 
+#include <decant/backend/simd/lanes.hpp>
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/config.hpp>
 #include <decant/quant/float16.hpp>
-#include <decant/quant/panel.hpp>
+
+#include <xsimd/xsimd.hpp>
 
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <utility>
+
+// The AVX-512 headers of g++ 12 pass on a register that they leave undefined on purpose.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 namespace decant::inline DECANT_ABI {
 namespace simd {
+namespace portable {
 
-/// Columns that share one scale of quantized activations, and the half of it that sums are kept for.
-inline constexpr std::size_t activation_block = 32;
-inline constexpr std::size_t activation_half = 16;
-
-/// Rows of activations in 8 bits: x[t, i] = scales[t, i / 32] * codes[t, i], codes in [-127, 127].
-/// sums[t, i / 16] = sum of 16 codes. Row t begins at t * stride (codes), t * stride / 32 and t * stride / 16.
-struct Activations {
-    std::int8_t* codes = nullptr;
-    float* scales = nullptr;
-    std::int32_t* sums = nullptr;
-    std::size_t stride = 0;  // a multiple of 32
-
-    [[nodiscard]] Activations from(std::size_t row, std::size_t column) const noexcept {
-        const std::size_t at = row * stride + column;
-        return {codes + at, scales + at / activation_block, sums + at / activation_half, stride};
-    }
-};
-
-// Magnitudes below this are taken for 0: their reciprocal would overflow.
-inline constexpr float smallest_magnitude = 1e-35f;
-
-struct Portable {
+struct Lanes {
     static constexpr Isa isa = Isa::portable;
+    static constexpr std::size_t tile_panels = 1;
+    static constexpr std::size_t tile_tokens = 4;
+    static constexpr std::size_t few_tokens = 1;
+    static constexpr std::size_t float_tile_tokens = 4;
+    static constexpr std::size_t fused_tokens = 0;
+    static constexpr bool keeps_sums = false;
 
-    /// Quantizes `columns` floats (a multiple of 32) to a row of activations, to nearest, ties to even. A block with a
-    /// NaN or an infinity gets a NaN scale, so that it cannot pass unseen.
-    static void quantize(const float* x, std::size_t columns, Activations row) noexcept {
-        for (std::size_t b = 0; b < columns / activation_block; ++b, x += activation_block) {
-            float peak = 0.0f;
-            float nothing = 0.0f;  // NaN as soon as an element is not finite
-            for (std::size_t i = 0; i < activation_block; ++i) {
-                const float magnitude = x[i] < 0.0f ? -x[i] : x[i];
-                peak = magnitude > peak ? magnitude : peak;
-                nothing += x[i] * 0.0f;
-            }
-            const bool usable = nothing == 0.0f && peak >= smallest_magnitude;
-            const float inverse = usable ? 127.0f / peak : 0.0f;
-            row.scales[b] = usable ? peak / 127.0f : nothing;
-            for (std::size_t half = 0; half < 2; ++half) {
-                std::int32_t sum = 0;
-                for (std::size_t i = half * activation_half; i < (half + 1) * activation_half; ++i) {
-                    // Adding 1.5 * 2^23 leaves the integer nearest to a small float in the low bits.
-                    const float shifted = (usable ? x[i] * inverse : 0.0f) + 12582912.0f;
-                    const std::int32_t code = std::bit_cast<std::int32_t>(shifted) - 0x4B400000;
-                    row.codes[b * activation_block + i] = static_cast<std::int8_t>(code);
-                    sum += code;
-                }
-                row.sums[2 * b + half] = sum;
-            }
+    using Batch = xsimd::batch<float>;
+    static constexpr std::size_t batches = panel_rows / Batch::size;
+    static_assert(panel_rows % Batch::size == 0);
+
+    struct Words {
+        std::uint32_t lane[panel_rows];
+    };
+    struct Floats {
+        Batch batch[batches];
+    };
+
+    static Words load(const void* from) noexcept {
+        Words v;
+        std::memcpy(&v, from, sizeof v);
+        return v;
+    }
+    static void store(void* to, Words v) noexcept { std::memcpy(to, &v, sizeof v); }
+    static Words words(std::uint32_t x) noexcept {
+        return map([x](std::size_t) { return x; });
+    }
+    static Words bit_and(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] & b.lane[i]; });
+    }
+    static Words bit_or(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] | b.lane[i]; });
+    }
+    static Words bit_xor(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] ^ b.lane[i]; });
+    }
+    template <int Bits>
+    static Words left(Words v) noexcept {
+        return map([&](std::size_t i) { return v.lane[i] << Bits; });
+    }
+    template <int Bits>
+    static Words right(Words v) noexcept {
+        return map([&](std::size_t i) { return v.lane[i] >> Bits; });
+    }
+    template <int Bits>
+    static Words right_signed(Words v) noexcept {
+        return map([&](std::size_t i) {
+            return static_cast<std::uint32_t>(static_cast<std::int32_t>(v.lane[i]) >> Bits);
+        });
+    }
+    static Words add(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] + b.lane[i]; });
+    }
+    static Words times(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] * b.lane[i]; });
+    }
+    static std::int32_t sum(Words v) noexcept {
+        std::uint32_t total = 0;
+        for (const std::uint32_t x : v.lane) total += x;
+        return static_cast<std::int32_t>(total);
+    }
+    static Words broadcast(const void* word) noexcept {
+        std::uint32_t x;
+        std::memcpy(&x, word, sizeof x);
+        return words(x);
+    }
+    static Words subtract_bytes(Words a, Words b) noexcept {
+        std::uint8_t x[sizeof(Words)], y[sizeof(Words)];
+        std::memcpy(x, &a, sizeof a);
+        std::memcpy(y, &b, sizeof b);
+        for (std::size_t i = 0; i < sizeof x; ++i) x[i] = static_cast<std::uint8_t>(x[i] - y[i]);
+        return load(x);
+    }
+    static constexpr bool signed_codes(int) noexcept { return false; }
+    template <int Bits>
+    static Words dot(Words sum, Words codes, Words x) noexcept {
+        std::uint8_t w[sizeof(Words)];
+        std::int8_t v[sizeof(Words)];
+        std::memcpy(w, &codes, sizeof w);
+        std::memcpy(v, &x, sizeof v);
+        for (std::size_t i = 0; i < panel_rows; ++i) {
+            std::int32_t four = 0;
+            for (std::size_t c = 4 * i; c < 4 * i + 4; ++c) four += w[c] * v[c];
+            sum.lane[i] += static_cast<std::uint32_t>(four);
+        }
+        return sum;
+    }
+    static void columns(const std::byte* first, std::size_t stride, Words* out) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r, first += stride) {
+            std::uint32_t four[4];
+            std::memcpy(four, first, sizeof four);
+            for (std::size_t c = 0; c < 4; ++c) out[c].lane[r] = four[c];
         }
     }
 
-    /// acc[t, r] += sum over blocks b in order of
-    ///     float(sum over the block's columns c of code[r, c] a[t, c] - bias * sum of a[t, c]) * (scale[r, b] * s[t,
-    ///     b])
-    ///     (+ offset[r, b] * (s[t, b] * sum of a[t, c]))
-    /// where the integer sum is exact. `EightBits`: codes may exceed 127. `columns` is a multiple of 32; acc is
-    /// [tokens][16].
-    template <std::size_t Block, bool HasOffset, bool EightBits>
-    static void multiply(CodePanel panel, int bias, std::size_t columns, Activations a, std::size_t tokens,
-                         float* acc) noexcept {
-        for (std::size_t t = 0; t < tokens; ++t, acc += panel_rows) {
-            const Activations row = a.from(t, 0);
-            for (std::size_t b = 0; b < columns / Block; ++b) {
-                const std::int32_t sum = block_sum<Block>(row, b);
-                std::int32_t dots[panel_rows];
-                for (std::size_t r = 0; r < panel_rows; ++r) dots[r] = -bias * sum;
-                for (std::size_t g = b * Block / panel_group; g < (b + 1) * Block / panel_group; ++g) {
-                    const std::int8_t* x = row.codes + g * panel_group;
-                    const std::uint8_t* w = panel.codes + g * panel_group * panel_rows;
-                    for (std::size_t r = 0; r < panel_rows; ++r)
-                        for (std::size_t c = 0; c < panel_group; ++c) dots[r] += w[r * panel_group + c] * x[c];
-                }
-                const float scale = row.scales[b * Block / activation_block];
-                const float weighted = scale * static_cast<float>(sum);
-                for (std::size_t r = 0; r < panel_rows; ++r) {
-                    acc[r] += static_cast<float>(dots[r]) * (panel.scales[b * panel_rows + r] * scale);
-                    if constexpr (HasOffset) acc[r] += panel.offsets[b * panel_rows + r] * weighted;
-                }
-            }
-        }
+    static Floats floats(float x) noexcept {
+        return map_floats([x](std::size_t) { return Batch(x); });
+    }
+    static Floats load_floats(const float* from) noexcept {
+        return map_floats([from](std::size_t i) { return Batch::load_unaligned(from + i * Batch::size); });
+    }
+    static void store_floats(float* to, Floats v) noexcept {
+        for (std::size_t i = 0; i < batches; ++i) v.batch[i].store_unaligned(to + i * Batch::size);
+    }
+    static Floats load_some(const float* from, std::size_t n) noexcept {
+        float values[panel_rows] = {};
+        std::memcpy(values, from, n * sizeof(float));
+        return load_floats(values);
+    }
+    static void store_some(float* to, Floats v, std::size_t n) noexcept {
+        float values[panel_rows];
+        store_floats(values, v);
+        std::memcpy(to, values, n * sizeof(float));
+    }
+    static Floats add(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return a.batch[i] + b.batch[i]; });
+    }
+    static Floats subtract(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return a.batch[i] - b.batch[i]; });
+    }
+    static Floats times(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return a.batch[i] * b.batch[i]; });
+    }
+    static Floats over(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return a.batch[i] / b.batch[i]; });
+    }
+    static Floats multiply_add(Floats a, Floats b, Floats c) noexcept {
+        return map_floats([&](std::size_t i) { return xsimd::fma(a.batch[i], b.batch[i], c.batch[i]); });
+    }
+    /// b where a is no number, as the instructions of x86 have it.
+    static Floats larger(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return xsimd::select(a.batch[i] > b.batch[i], a.batch[i], b.batch[i]); });
+    }
+    static Floats smaller(Floats a, Floats b) noexcept {
+        return map_floats([&](std::size_t i) { return xsimd::select(a.batch[i] < b.batch[i], a.batch[i], b.batch[i]); });
+    }
+    static Floats magnitude(Floats v) noexcept {
+        return map_floats([&](std::size_t i) { return xsimd::abs(v.batch[i]); });
+    }
+    static Floats swapped_pairs(Floats v) noexcept {
+        float x[panel_rows];
+        store_floats(x, v);
+        for (std::size_t i = 0; i < panel_rows; i += 2) std::swap(x[i], x[i + 1]);
+        return load_floats(x);
+    }
+    static float sum(Floats v) noexcept {
+        float x[panel_rows];
+        store_floats(x, v);
+        for (std::size_t n = panel_rows / 2; n > 0; n /= 2)
+            for (std::size_t i = 0; i < n; ++i) x[i] += x[i + n];
+        return x[0];
+    }
+    static float largest(Floats v) noexcept {
+        float x[panel_rows];
+        store_floats(x, v);
+        for (std::size_t i = 1; i < panel_rows; ++i) x[0] = x[i] > x[0] ? x[i] : x[0];
+        return x[0];
     }
 
-    /// acc[t, r] += sum over columns c of values[c, r] x[t, c]: four partial sums over c mod 4, added as (0 + 1) + (2 +
-    /// 3). x rows lie `stride` floats apart.
-    static void multiply(FloatPanel panel, std::size_t columns, const float* x, std::size_t stride, std::size_t tokens,
-                         float* acc) noexcept {
-        for (std::size_t t = 0; t < tokens; ++t, x += stride, acc += panel_rows) {
-            float partial[4][panel_rows] = {};
-            for (std::size_t c = 0; c < columns; ++c)
-                for (std::size_t r = 0; r < panel_rows; ++r)
-                    partial[c % 4][r] += panel.values[c * panel_rows + r] * x[c];
-            for (std::size_t r = 0; r < panel_rows; ++r)
-                acc[r] += (partial[0][r] + partial[1][r]) + (partial[2][r] + partial[3][r]);
-        }
+    static Floats to_floats(Words v) noexcept {
+        float x[panel_rows];
+        for (std::size_t i = 0; i < panel_rows; ++i) x[i] = static_cast<float>(static_cast<std::int32_t>(v.lane[i]));
+        return load_floats(x);
+    }
+    /// Ties to even, as the instructions have it: adding 1.5 * 2^23 leaves the integer in the low bits.
+    static Words nearest(Floats v) noexcept {
+        const Words shifted = as_words(add(v, floats(12582912.0f)));
+        return map([&](std::size_t i) { return shifted.lane[i] - 0x4B400000u; });
+    }
+    static Floats as_floats(Words v) noexcept {
+        float x[panel_rows];
+        std::memcpy(x, &v, sizeof x);
+        return load_floats(x);
+    }
+    static Words as_words(Floats v) noexcept {
+        float x[panel_rows];
+        store_floats(x, v);
+        return load(x);
+    }
+    static Floats halves(const void* from) noexcept {
+        std::uint16_t bits[panel_rows];
+        std::memcpy(bits, from, sizeof bits);
+        float x[panel_rows];
+        for (std::size_t i = 0; i < panel_rows; ++i) x[i] = half_to_float(bits[i]);
+        return load_floats(x);
+    }
+    static Floats low_halves(Words v) noexcept {
+        float x[panel_rows];
+        for (std::size_t i = 0; i < panel_rows; ++i) x[i] = half_to_float(static_cast<std::uint16_t>(v.lane[i]));
+        return load_floats(x);
+    }
+    static void store_halves(void* to, Floats v) noexcept {
+        float x[panel_rows];
+        store_floats(x, v);
+        std::uint16_t bits[panel_rows];
+        for (std::size_t i = 0; i < panel_rows; ++i) bits[i] = float_to_half(x[i]);
+        std::memcpy(to, bits, sizeof bits);
+    }
+    static void store_bytes(void* to, Words v) noexcept {
+        std::uint8_t bytes[panel_rows];
+        for (std::size_t i = 0; i < panel_rows; ++i) bytes[i] = static_cast<std::uint8_t>(v.lane[i]);
+        std::memcpy(to, bytes, sizeof bytes);
     }
 
-    /// values[c, r] = rows[r][c] for c < n: 16 rows of F16 or F32 (any alignment), zeros where a pointer is null.
-    template <bool Half>
-    static void transpose(const std::byte* const* rows, std::size_t n, FloatPanel out) noexcept {
-        for (std::size_t r = 0; r < panel_rows; ++r) {
-            for (std::size_t c = 0; c < n; ++c) {
-                Entry<Half> entry{};
-                if (rows[r] != nullptr) std::memcpy(&entry, rows[r] + c * sizeof entry, sizeof entry);
-                if constexpr (Half) {
-                    out.values[c * panel_rows + r] = half_to_float(entry);
-                } else {
-                    out.values[c * panel_rows + r] = entry;
-                }
-            }
-        }
+ private:
+    template <class F>
+    static Words map(F f) noexcept {
+        Words result;
+        for (std::size_t i = 0; i < panel_rows; ++i) result.lane[i] = f(i);
+        return result;
     }
-
-    /// Sum over i of a[i] b[i], in an order that depends on n alone.
-    static float dot(const float* a, const float* b, std::size_t n) noexcept {
-        constexpr std::size_t lanes = 8;
-        float partial[lanes] = {};
-        std::size_t i = 0;
-        for (; i + lanes <= n; i += lanes)
-            for (std::size_t l = 0; l < lanes; ++l) partial[l] += a[i + l] * b[i + l];
-        for (std::size_t l = 0; i < n; ++i, ++l) partial[l] += a[i] * b[i];
-        return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
-               ((partial[1] + partial[5]) + (partial[3] + partial[7]));
-    }
-
-    /// Sum over i of a[i], in an order that depends on n alone.
-    static float sum(const float* a, std::size_t n) noexcept {
-        constexpr std::size_t lanes = 8;
-        float partial[lanes] = {};
-        for (std::size_t i = 0; i < n; ++i) partial[i % lanes] += a[i];
-        return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
-               ((partial[1] + partial[5]) + (partial[3] + partial[7]));
-    }
-
-    /// y[i] += a x[i]
-    static void axpy(float a, const float* x, float* y, std::size_t n) noexcept {
-        for (std::size_t i = 0; i < n; ++i) y[i] += a * x[i];
-    }
-
-    /// F16 bits (any alignment) to floats and back, to nearest, ties to even.
-    static void from_half(const std::byte* half, float* to, std::size_t n) noexcept {
-        for (std::size_t i = 0; i < n; ++i) {
-            std::uint16_t bits;
-            std::memcpy(&bits, half + i * sizeof bits, sizeof bits);
-            to[i] = half_to_float(bits);
-        }
-    }
-    static void to_half(const float* from, std::byte* half, std::size_t n) noexcept {
-        for (std::size_t i = 0; i < n; ++i) {
-            const std::uint16_t bits = float_to_half(from[i]);
-            std::memcpy(half + i * sizeof bits, &bits, sizeof bits);
-        }
-    }
-
- protected:
-    /// How an entry of a cache is stored.
-    template <bool Half>
-    using Entry = std::conditional_t<Half, std::uint16_t, float>;
-
-    /// The columns of `transpose` from `first` on, where they no longer fill a register.
-    template <bool Half>
-    static void transpose_rest(const std::byte* const* rows, std::size_t first, std::size_t n,
-                               FloatPanel out) noexcept {
-        const std::byte* rest[panel_rows];
-        for (std::size_t r = 0; r < panel_rows; ++r)
-            rest[r] = rows[r] == nullptr ? nullptr : rows[r] + first * sizeof(Entry<Half>);
-        Portable::transpose<Half>(rest, n - first, {out.values + first * panel_rows});
-    }
-
-    template <std::size_t Block>
-    static std::int32_t block_sum(const Activations& row, std::size_t b) noexcept {
-        static_assert(Block == activation_block || Block == activation_half);
-        if constexpr (Block == activation_half) return row.sums[b];
-        return row.sums[2 * b] + row.sums[2 * b + 1];
+    template <class F>
+    static Floats map_floats(F f) noexcept {
+        Floats result;
+        for (std::size_t i = 0; i < batches; ++i) result.batch[i] = f(i);
+        return result;
     }
 };
+
+// Without registers to keep, inlining all of it costs time and code and gains nothing.
+#pragma push_macro("DECANT_ALWAYS_INLINE")
+#pragma push_macro("DECANT_UNROLL")
+#undef DECANT_ALWAYS_INLINE
+#undef DECANT_UNROLL
+#define DECANT_ALWAYS_INLINE inline
+#define DECANT_UNROLL
+#include <decant/backend/simd/kernels.inl>
+#pragma pop_macro("DECANT_UNROLL")
+#pragma pop_macro("DECANT_ALWAYS_INLINE")
+
+}  // namespace portable
+
+using Portable = portable::Set;
 
 }  // namespace simd
 }  // namespace decant::inline DECANT_ABI
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

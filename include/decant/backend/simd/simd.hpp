@@ -2,69 +2,93 @@
 #pragma once
 
 /// \file
-/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of 16 output columns is unpacked into a
-/// panel that stays in the cache and is multiplied by all tokens of the pass, activations in 8 bits for block formats
-/// and in F32 for F32, F16 and BF16 weights.
+/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of output columns is unpacked into panels that
+/// stay in the cache and are multiplied by all tokens of the pass, or, for few tokens, in registers; activations in 8
+/// bits for block formats and in F32 for F32, F16 and BF16 weights.
 
 #include <decant/backend/host/backend.hpp>
 #include <decant/backend/host/ops.hpp>
 #include <decant/backend/simd/attention.hpp>
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
+#include <decant/backend/simd/lanes.hpp>
 #include <decant/backend/simd/portable.hpp>
 #include <decant/backend/simd/target.hpp>
-#include <decant/backend/simd/vector_math.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/quant/formats.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <type_traits>
 
 namespace decant::inline DECANT_ABI {
 namespace simd {
 
+/// Two sets of rows of quantized activations: those that a product reads, and those that it writes.
+struct Prepared {
+    ActivationBlock* blocks = nullptr;
+    std::size_t rows = 0;    // of a slot
+    std::size_t stride = 0;  // blocks of a row, one of them empty: rows of a power of two would share cache sets
+
+    static std::size_t stride_of(std::size_t columns) noexcept {
+        return (columns + activation_block - 1) / activation_block + 1;
+    }
+    [[nodiscard]] ActivationBlock* row(std::uint32_t slot, std::size_t t) const noexcept {
+        return blocks + (slot * rows + t) * stride;
+    }
+};
+
 /// The operations in terms of a set's kernels.
 template <class Set>
 struct Operations {
-    static constexpr std::size_t piece = 2048;  // columns of a panel at a time, a multiple of every block
-
     /// A participant's memory for one tile.
     struct Scratch {
-        // A piece of a panel, as codes with their scales or as floats, and the sums of its 16 columns for every token.
-        static constexpr std::size_t code_bytes = piece * panel_rows;
-        static constexpr std::size_t scale_bytes = piece / activation_half * panel_rows * sizeof(float);
-        static constexpr std::size_t panel_bytes = piece * panel_rows * sizeof(float);
-        static_assert(code_bytes + 2 * scale_bytes <= panel_bytes);
-
         /// `columns`: the widest row that the pass handles.
-        static std::size_t bytes(const PassShape& shape, std::size_t columns) {
-            return panel_bytes + (std::max)(shape.rows * panel_rows, 2 * columns) * sizeof(float);
+        static std::size_t bytes(const PassShape& shape, std::size_t columns) noexcept {
+            return (std::max)(row_at(shape) + (std::max)(2 * columns, least_row) * sizeof(float),
+                              Attention<Set>::bytes(columns));
         }
         std::byte* memory;
-        [[nodiscard]] CodePanel codes() const noexcept {
-            return {reinterpret_cast<std::uint8_t*>(memory), reinterpret_cast<float*>(memory + code_bytes),
-                    reinterpret_cast<float*>(memory + code_bytes + scale_bytes)};
+        const PassShape& shape;
+
+        /// Addresses of a tile's rows of activations.
+        template <class T>
+        [[nodiscard]] const T** rows() const noexcept {
+            return reinterpret_cast<const T**>(memory + product_bytes);
         }
-        [[nodiscard]] FloatPanel floats() const noexcept { return {reinterpret_cast<float*>(memory)}; }
-        [[nodiscard]] float* sums() const noexcept { return reinterpret_cast<float*>(memory + panel_bytes); }
-        [[nodiscard]] float* row() const noexcept { return sums(); }
-        /// A second row, after a first one of n floats.
-        [[nodiscard]] float* row_after(std::size_t n) const noexcept { return sums() + n; }
+        /// Results of a tile, [rows][tile_rows]; and those of the other half of a gate.
+        [[nodiscard]] float* sums() const noexcept { return reinterpret_cast<float*>(memory + sums_at(shape)); }
+        [[nodiscard]] float* other_sums() const noexcept { return sums() + sum_floats(shape); }
+        /// A row, and a second one after a first of n floats.
+        [[nodiscard]] float* row() const noexcept { return reinterpret_cast<float*>(memory + row_at(shape)); }
+        [[nodiscard]] float* row_after(std::size_t n) const noexcept { return row() + n; }
+
+     private:
+        static constexpr std::size_t least_row = 2 * host::Pick::piece;
+        static std::size_t sum_floats(const PassShape& shape) noexcept {
+            return (std::size_t{shape.rows} + spare_rows) * tile_rows;
+        }
+        static std::size_t sums_at(const PassShape& shape) noexcept {
+            return product_bytes + (shape.rows + spare_rows) * sizeof(void*);
+        }
+        static std::size_t row_at(const PassShape& shape) noexcept {
+            return sums_at(shape) + 2 * sum_floats(shape) * sizeof(float);
+        }
     };
 
-    static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+    static void run(const host::Embed& op, const host::Frame& f, std::uint32_t t, Scratch, const Prepared&) {
         const auto token = static_cast<std::size_t>(f.inputs.tokens[t]);
         float* x = op.x.row(t);
         dequantize_row(op.table->dtype, op.table->row(token), op.x.columns, x);
-        if (op.scale != 1.0f) scale(x, op.scale, x, op.x.columns);
+        if (op.scale != 1.0f) Set::scale(x, op.scale, x, op.x.columns);
     }
 
-    static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, Scratch scratch, Activations) {
+    static void run(const host::Norm& op, const host::Frame&, std::uint32_t t, Scratch scratch, const Prepared&) {
         const std::uint32_t n = op.x.columns / op.groups;
         const bool shared = op.weight->columns == n;  // by all groups
         float* const second = scratch.row_after(n);
@@ -74,186 +98,188 @@ struct Operations {
             const float* x = op.x.row(t) + g * n;
             float* y = op.y.row(t) + g * n;
             if (op.spec.centered) {
-                subtract(x, Set::sum(x, n) / static_cast<float>(n), second, n);
+                Set::subtract(x, Set::sum(x, n) / static_cast<float>(n), second, n);
                 x = second;
             }
             const float factor = 1.0f / std::sqrt(Set::dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
-            if (op.accumulate) {
-                add_scaled_by(x, factor, scratch.row(), y, n);
-            } else {
-                scale_by(x, factor, scratch.row(), y, n);
-            }
+            Set::weigh(x, factor, scratch.row(), y, n, op.accumulate);
             if (op.bias == nullptr) continue;
             op.load(*op.bias, g, second, 0.0f);
-            add(y, second, y, n);
+            Set::add(y, second, y, n);
         }
     }
 
-    static void run(const host::Prepare& op, const host::Frame&, std::uint32_t t, Scratch, Activations prepared) {
-        Set::quantize(op.x.row(t), op.x.columns, prepared.from(t, 0));
+    static void run(const host::Prepare& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared& prepared) {
+        Set::quantize(op.x.row(t), op.x.columns, prepared.row(op.slot, t));
     }
 
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
-                    Activations prepared) {
-        const host::Linear::Place place = op.place(tile);
+                    const Prepared& prepared) {
+        const host::Linear::Place place = op.place(tile, f);
         const host::LinearTarget& target = *place.target;
-        const std::size_t first = place.column;
-        const std::size_t columns = place.columns;
-        const host::Weight& w = *target.weight;
-        const std::size_t rows = f.rows(op.x.rows);
+        const auto rows_of = [&]<class T>(const T** rows) {
+            for (std::uint32_t t = 0; t < place.rows; ++t) {
+                if constexpr (std::same_as<T, float>) {
+                    rows[t] = op.x.row(place.row + t) + place.from;
+                } else {
+                    rows[t] = prepared.row(op.reads, place.row + t) + place.from / activation_block;
+                }
+            }
+        };
         float* const sums = scratch.sums();
-        std::fill_n(sums, rows * panel_rows, 0.0f);
-        each_panel(w, first, columns, scratch, [&](std::size_t k, auto multiply) {
-            multiply(prepared.from(0, place.from + k), op.x.row(0) + place.from + k, op.x.columns, rows, sums);
-        });
-        float bias[panel_rows] = {};
-        if (target.bias != nullptr) {
-            const host::Weight& b = *target.bias;
-            dequantize_row(b.dtype, b.data + row_bytes(b.dtype, first), columns, bias);
+        multiply(*target.weight, place.column, place.columns, place.rows, rows_of, sums, scratch);
+        add_bias(target, place, sums);
+        if (!op.gated) {
+            for (std::uint32_t t = 0; t < place.rows; ++t) {
+                float* const y = target.out.row(place.row + t) + place.column;
+                const float* const sum = sums + t * tile_rows;
+                if (target.accumulate) {
+                    Set::add(y, sum, y, place.columns);
+                } else {
+                    std::copy_n(sum, place.columns, y);
+                }
+            }
+            return;
         }
-        for (std::size_t t = 0; t < rows; ++t) {
-            float* y = target.out.row(t) + first;
-            for (std::size_t r = 0; r < columns; ++r)
-                y[r] = (target.accumulate ? y[r] : 0.0f) + (sums[t * panel_rows + r] + bias[r]);
+        const host::LinearTarget& up = op.targets[1];
+        float* const others = scratch.other_sums();
+        multiply(*up.weight, place.column, place.columns, place.rows, rows_of, others, scratch);
+        add_bias(up, place, others);
+        for (std::uint32_t t = 0; t < place.rows; ++t) {
+            float* const sum = sums + t * tile_rows;
+            float* const y = op.prepares ? sum : op.y.row(place.row + t) + place.column;
+            Set::gate(op.gate, sum, others + t * tile_rows, y, place.columns);
+            if (op.prepares)
+                Set::quantize(y, place.columns,
+                              prepared.row(1 - op.reads, place.row + t) + place.column / activation_block);
         }
     }
 
     static void run(const host::Experts& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
-                    Activations prepared) {
+                    const Prepared& prepared) {
         const host::Experts::Place place = op.place(tile);
         const host::Weight& w = op.weights[place.expert];
-        float* const sums = scratch.sums();  // of the rows that chose the expert, which choose it once
-        std::size_t chosen = 0;
+        std::uint32_t chosen = 0;  // rows that chose the expert, which choose it once
         op.rows(f, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { ++chosen; });
         if (chosen == 0) return;
-        std::fill_n(sums, chosen * panel_rows, 0.0f);
-        each_panel(w, place.column, place.columns, scratch, [&](std::size_t k, auto multiply) {
-            float* sum = sums;
+        float* const sums = scratch.sums();
+        const auto rows_of = [&]<class T>(const T** rows) {
             op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t, std::uint32_t from) {
-                multiply(prepared.from(t, from + k), op.x.row(t) + from + k, op.x.columns, 1, sum);
-                sum += panel_rows;
+                if constexpr (std::same_as<T, float>) {
+                    *rows++ = op.x.row(t) + from;
+                } else {
+                    *rows++ = prepared.row(0, t) + from / activation_block;
+                }
             });
-        });
-        float bias[panel_rows];
+        };
+        multiply(w, place.column, place.columns, chosen, rows_of, sums, scratch);
+        float bias[host::linear_tile];
         op.load_bias({place.expert, place.column, place.columns}, bias);
         const float* sum = sums;
         op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t) {
-            float* y = op.out.row(t) + c * op.columns() + place.column;
-            for (std::uint32_t r = 0; r < place.columns; ++r) y[r] = sum[r] + bias[r];
-            sum += panel_rows;
+            Set::add(sum, bias, op.out.row(t) + c * op.columns() + place.column, place.columns);
+            sum += tile_rows;
         });
     }
 
-    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+    static void run(const host::Angles& op, const host::Frame& f, std::uint32_t t, Scratch, const Prepared&) {
         op.compute(f, t);
     }
 
-    static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
+    static void run(const host::Rope& op, const host::Frame&, std::uint32_t t, Scratch scratch, const Prepared&) {
+        const float* const angles = turning(op.spec, op.angles.row(t), scratch.row());
         for (std::uint32_t head = 0; head < op.x.columns; head += op.spec.head_dim)
-            turn(op.spec, op.x.row(t) + head, op.angles.row(t));
+            turn(op.spec, op.x.row(t) + head, angles);
     }
 
-    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, Activations) {
+    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, const Prepared&) {
         std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
         write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
         if (f.cache.shape->layers[op.layer].latent) return;
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
-    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
-        static_assert(Attention<Set>::bytes <= Scratch::panel_bytes);
-        Attention<Set> attention(op, f, scratch.floats().values);
-        op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
-            attention.run(f, first, last, kv_head);
-        });
+    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, const Prepared&) {
+        Attention<Set>::run(op, f, tile, scratch.memory);
     }
 
-    static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
+    static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
         const float* up = op.up.data == nullptr ? nullptr : op.up.row(t);
-        gate_rows(op.spec, op.gate.row(t), up, op.y.row(t), op.y.columns);
+        Set::gate(op.spec, op.gate.row(t), up, op.y.row(t), op.y.columns);
     }
 
-    static void run(const host::Softcap& op, const host::Frame&, std::uint32_t t, Scratch, Activations) {
-        soft_cap(op.x.row(t), op.cap, op.x.row(t), op.x.columns);
+    static void run(const host::Softcap& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
+        Set::soft_cap(op.x.row(t), op.cap, op.x.row(t), op.x.columns);
     }
 
-    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
 
-    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
 
-    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, Scratch, Activations) { op.compute(t); }
+    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
 
-    static void run(const host::Convolve& op, const host::Frame& f, std::uint32_t t, Scratch scratch, Activations) {
+    static void run(const host::Convolve& op, const host::Frame& f, std::uint32_t t, Scratch scratch, const Prepared&) {
         op.compute(f, t, scratch.row());
     }
 
-    static void run(const host::Scan& op, const host::Frame& f, std::uint32_t tile, Scratch, Activations) {
+    static void run(const host::Scan& op, const host::Frame& f, std::uint32_t tile, Scratch, const Prepared&) {
         op.compute(f, tile, [&](float decay, float input, const float* b, const float* c, float* state) {
-            scale(state, decay, state, op.spec.size);
-            Set::axpy(input, b, state, op.spec.size);
-            return Set::dot(state, c, op.spec.size);
+            return Set::advance_state(decay, input, b, c, state, op.spec.size);
         });
     }
 
-    static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, Activations) {
+    static void run(const host::Gather& op, const host::Frame& f, std::uint32_t i, Scratch, const Prepared&) {
         std::copy_n(op.x.row(static_cast<std::size_t>(f.inputs.wanted[i])), op.x.columns, op.y.row(i));
     }
 
-    static void run(const host::Pick& op, const host::Frame& f, std::uint32_t i, Scratch scratch, Activations) {
-        float* const values = scratch.floats().values;
-        float* const exps = values + host::Pick::piece;
-        static_assert(Scratch::panel_bytes >= 2 * host::Pick::piece * sizeof(float));
-        op.compute(f, i, values, [&](const float* x, std::size_t n, float shift) {
-            exp_shifted(x, shift, exps, n);
-            double sum = 0.0;
-            for (std::size_t j = 0; j < n; ++j) sum += exps[j];
-            return sum;
-        });
+    static void run(const host::Pick& op, const host::Frame& f, std::uint32_t i, Scratch scratch, const Prepared&) {
+        op.compute(f, i, scratch.row(),
+                   [&](const float* x, std::size_t n, float shift) { return Set::exp_sum(x, n, shift); });
     }
 
-    static void run(const host::Move& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, Activations) {
+    static void run(const host::Move& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, const Prepared&) {
+        float* const room = scratch.row_after(op.spec.head_dim);
         op.compute(
-            f, tile, scratch.row(), [&](float* head, const float* angles) { turn(op.spec, head, angles); },
+            f, tile, scratch.row(),
+            [&](float* head, const float* angles) { turn(op.spec, head, turning(op.spec, angles, room)); },
             [&](const float* head, DType dtype, std::byte* to) { write(head, op.spec.head_dim, dtype, to); });
     }
 
  private:
-    /// Unpacks rows [first, first + rows) of a weight piece by piece, in order, and calls `use(k, multiply)` for each:
-    /// `multiply(prepared, x, stride, tokens, sums)` adds its products with columns k... of the tokens' rows.
-    template <class Use>
-    static void each_panel(const host::Weight& w, std::size_t first, std::size_t rows, Scratch scratch, Use use) {
+    /// sums = products of rows [first, first + count) of a weight with as many rows of activations, whose addresses
+    /// `rows_of` writes.
+    template <class RowsOf>
+    static void multiply(const host::Weight& w, std::size_t first, std::size_t count, std::size_t tokens, RowsOf rows_of,
+                         float* sums, Scratch scratch) {
+        const WeightRows tile{w.row(first), w.row_bytes, count, w.columns};
         visit_format(w.dtype, [&]<class Format>(Format) {
-            for (std::size_t k = 0; k < w.columns; k += piece) {
-                const std::size_t n = (std::min)(piece, w.columns - k);
-                if constexpr (CodeFormat<Format>) {
-                    const CodePanel panel = scratch.codes();
-                    Format::unpack(w.row(first), w.row_bytes, rows, k, n, panel);
-                    use(k, [&](Activations a, const float*, std::size_t, std::size_t tokens, float* sums) {
-                        Set::template multiply<Format::panel_block, Format::has_offset, (Format::code_bits > 7)>(
-                            panel, Format::bias, n, a, tokens, sums);
-                    });
-                } else {
-                    const FloatPanel panel = scratch.floats();
-                    Format::unpack(w.row(first), w.row_bytes, rows, k, n, panel);
-                    use(k, [&](Activations, const float* x, std::size_t stride, std::size_t tokens, float* sums) {
-                        Set::multiply(panel, n, x, stride, tokens, sums);
-                    });
-                }
-            }
+            using X = std::conditional_t<CodeFormat<Format>, ActivationBlock, float>;
+            rows_of(scratch.template rows<X>());
+            Set::template multiply<Format>(tile, scratch.template rows<X>(), tokens, sums, scratch.memory);
         });
     }
 
+    static void add_bias(const host::LinearTarget& target, const host::Linear::Place& place, float* sums) {
+        if (target.bias == nullptr) return;
+        const host::Weight& b = *target.bias;
+        float bias[host::linear_tile];
+        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, place.column), place.columns, bias);
+        for (std::uint32_t t = 0; t < place.rows; ++t)
+            Set::add(sums + t * tile_rows, bias, sums + t * tile_rows, place.columns);
+    }
+
+    /// A row's angles as `turn` reads them; `room` is for 2 * dim floats.
+    static const float* turning(const RopeSpec& spec, const float* angles, float* room) {
+        if (spec.layout == RopeLayout::halves) return angles;
+        Set::spread_angles(angles, spec.dim, room);
+        return room;
+    }
     /// Turns the pairs of one head.
     static void turn(const RopeSpec& spec, float* x, const float* angles) {
-        const std::uint32_t half = spec.dim / 2;
-        const bool halves = spec.layout == RopeLayout::halves;
-        const std::uint32_t step = halves ? 1 : 2;
-        const std::uint32_t distance = halves ? half : 1;
-        for (std::uint32_t i = 0; i < half; ++i, x += step) {
-            const float a = x[0];
-            const float b = x[distance];
-            x[0] = a * angles[i] - b * angles[half + i];
-            x[distance] = b * angles[i] + a * angles[half + i];
+        if (spec.layout == RopeLayout::halves) {
+            Set::turn_halves(x, angles, spec.dim / 2);
+        } else {
+            Set::turn_pairs(x, angles, spec.dim);
         }
     }
 
@@ -278,35 +304,29 @@ class Kernels {
 
     [[nodiscard]] Isa isa() const noexcept { return isa_; }
 
+    static constexpr bool fuses = true;
     /// Block formats are multiplied in integers and need quantized activations.
     static bool prepares(const host::Weight& weight) noexcept { return traits(weight.dtype).block_elements > 1; }
     static std::size_t scratch_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
-        return Operations<Portable>::Scratch::bytes(shape, columns);
+        return (std::max)({Operations<Sets>::Scratch::bytes(shape, columns)...});
     }
     static std::size_t prepared_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
-        const std::size_t codes = shape.rows * stride(columns);
-        return codes + codes / activation_block * sizeof(float) + codes / activation_half * sizeof(std::int32_t);
+        return 2 * shape.rows * Prepared::stride_of(columns) * sizeof(ActivationBlock);
     }
     void use_prepared(std::byte* memory, const PassShape& shape, std::uint32_t columns) noexcept {
-        const std::size_t codes = shape.rows * stride(columns);
-        prepared_ = {reinterpret_cast<std::int8_t*>(memory), reinterpret_cast<float*>(memory + codes),
-                     reinterpret_cast<std::int32_t*>(memory + codes + codes / activation_block * sizeof(float)),
-                     stride(columns)};
+        prepared_ = {reinterpret_cast<ActivationBlock*>(memory), shape.rows, Prepared::stride_of(columns)};
     }
 
     template <class Op>
     void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
-        static_cast<void>(
-            ((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch}, prepared_), true)) || ...));
+        static_cast<void>(((isa_ == Sets::isa &&
+                            (Operations<Sets>::run(op, frame, tile, {scratch, frame.shape}, prepared_), true)) ||
+                           ...));
     }
 
  private:
-    static std::size_t stride(std::size_t columns) noexcept {
-        return (columns + activation_block - 1) / activation_block * activation_block;
-    }
-
     Isa isa_ = Isa::portable;
-    Activations prepared_;
+    Prepared prepared_;
 };
 
 }  // namespace simd
@@ -317,7 +337,7 @@ using BasicSimd = HostBackend<simd::Kernels<Sets...>>;
 
 /// The CPU backend: every instruction set that the library knows for this processor family.
 #if DECANT_X86
-using Simd = BasicSimd<simd::Portable, simd::Avx2, simd::Avx512Vnni>;
+using Simd = BasicSimd<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni>;
 #else
 using Simd = BasicSimd<simd::Portable>;
 #endif

@@ -37,15 +37,23 @@
 #define DECANT_UNROLL
 #endif
 
+// Of kernels that are written in pieces: the registers of one piece go on to the next.
+#if defined(__GNUC__)
+#define DECANT_ALWAYS_INLINE __attribute__((always_inline)) inline
+#else
+#define DECANT_ALWAYS_INLINE inline
+#endif
+
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for, worst first.
-enum class Isa : std::uint8_t { portable, avx2, avx512_vnni };
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
         case Isa::portable: return "portable";
         case Isa::avx2: return "AVX2";
+        case Isa::avx_vnni: return "AVX-VNNI";
         case Isa::avx512_vnni: return "AVX-512 VNNI";
     }
     return "unknown";
@@ -54,11 +62,19 @@ enum class Isa : std::uint8_t { portable, avx2, avx512_vnni };
 #if DECANT_X86
 namespace detail {
 
-/// F16C by CPUID leaf 1, ECX bit 29; clang 14 has no name for it in __builtin_cpu_supports.
-[[nodiscard]] inline bool has_f16c() noexcept {
-    std::uint32_t a = 1, b = 0, c = 0, d = 0;
-    asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    return (c >> 29 & 1) != 0;
+struct CpuId {
+    std::uint32_t a, b, c, d;
+};
+[[nodiscard]] inline CpuId cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) noexcept {
+    CpuId id{leaf, 0, subleaf, 0};
+    asm volatile("cpuid" : "+a"(id.a), "=b"(id.b), "+c"(id.c), "=d"(id.d));
+    return id;
+}
+
+// Features for which clang 14 has no name in __builtin_cpu_supports (Intel SDM, volume 2, CPUID).
+[[nodiscard]] inline bool has_f16c() noexcept { return (cpuid(1).c >> 29 & 1) != 0; }
+[[nodiscard]] inline bool has_avx_vnni() noexcept {
+    return cpuid(0).a >= 7 && cpuid(7).a >= 1 && (cpuid(7, 1).a >> 4 & 1) != 0;
 }
 
 }  // namespace detail
@@ -71,6 +87,7 @@ namespace detail {
     switch (isa) {
         case Isa::portable: return true;
         case Isa::avx2: return avx2;
+        case Isa::avx_vnni: return avx2 && detail::has_avx_vnni();
         case Isa::avx512_vnni:
             return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

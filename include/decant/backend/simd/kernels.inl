@@ -1,0 +1,449 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// The kernels of an instruction set in terms of its `Lanes` (lanes.hpp). Included once per set, in a namespace of its
+// own and inside its target region: only what is defined there is compiled to its instructions. Raw pointers only.
+
+/// Tells how a format's blocks lie in its rows: `run(first, stride, columns, sink)` hands `columns` columns of 16 rows,
+/// `stride` bytes apart, block by block to a sink: `begin(bytes)`, `codes(group, words)` for each group of the panel
+/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
+template <class Format>
+struct Unpacker;
+
+/// 16-bit fields of 16 rows, gathered ahead: [blocks][16].
+class HalfColumns {
+ public:
+    HalfColumns(const std::byte* first, std::size_t stride, std::size_t step, std::size_t blocks) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
+            for (std::size_t b = 0; b < blocks; ++b)
+                __builtin_memcpy(values_ + b * panel_rows + r, first + b * step, sizeof *values_);
+    }
+    [[nodiscard]] Lanes::Floats floats(std::size_t b) const noexcept { return Lanes::halves(values_ + b * panel_rows); }
+
+ private:
+    alignas(64) std::uint16_t values_[piece_columns / 32 * panel_rows];
+};
+
+/// The same for 32-bit fields.
+class WordColumns {
+ public:
+    WordColumns(const std::byte* first, std::size_t stride, std::size_t step, std::size_t blocks) noexcept {
+        for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
+            for (std::size_t b = 0; b < blocks; ++b)
+                __builtin_memcpy(values_ + b * panel_rows + r, first + b * step, sizeof *values_);
+    }
+    [[nodiscard]] Lanes::Words words(std::size_t b) const noexcept { return Lanes::load(values_ + b * panel_rows); }
+
+ private:
+    alignas(64) std::uint32_t values_[piece_columns / 32 * panel_rows];
+};
+
+#include <decant/quant/floats.inl>
+#include <decant/quant/k_quants.inl>
+#include <decant/quant/q4.inl>
+#include <decant/quant/q5.inl>
+#include <decant/quant/q8.inl>
+
+// ---- the float step, which all paths share
+
+/// Codes as the set multiplies them.
+template <class Format>
+DECANT_ALWAYS_INLINE Lanes::Words multiplied(Lanes::Words codes) noexcept {
+    if constexpr (Lanes::signed_codes(Format::code_bits) && Format::bias != 0)
+        return Lanes::subtract_bytes(codes, Lanes::words(Format::bias * 0x01010101u));
+    return codes;
+}
+
+/// What the integer sum of a panel block begins with: codes that carry a bias are multiplied as they are.
+template <class Format>
+DECANT_ALWAYS_INLINE Lanes::Words start(const ActivationBlock& x, std::size_t half) noexcept {
+    if constexpr (Lanes::signed_codes(Format::code_bits) || Format::bias == 0) {
+        return Lanes::words(0);
+    } else {
+        constexpr int shift = std::bit_width(static_cast<unsigned>(Format::bias)) - 1;
+        static_assert(1 << shift == Format::bias);
+        constexpr bool whole = Format::panel_block == activation_block;
+        return Lanes::left<shift>(Lanes::broadcast(whole ? &x.negative_sum : &x.negative_half_sums[half]));
+    }
+}
+
+DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scales, float scale,
+                                          Lanes::Floats y) noexcept {
+    return Lanes::multiply_add(Lanes::to_floats(dots), Lanes::times(scales, Lanes::floats(scale)), y);
+}
+
+// ---- sinks
+
+/// Writes a panel.
+template <class Format>
+struct ToPanel {
+    CodePanel panel;
+
+    DECANT_ALWAYS_INLINE void begin(std::size_t) noexcept {}
+    DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
+        Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format>(w));
+    }
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
+        Lanes::store_floats(panel.scales, scales);
+        panel.codes += Format::panel_block * panel_rows;
+        panel.scales += panel_rows;
+    }
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales, Lanes::Floats offsets) noexcept {
+        Lanes::store_floats(panel.offsets, offsets);
+        panel.offsets += panel_rows;
+        end(scales);
+    }
+};
+
+/// Multiplies what is unpacked by a few tokens at once, with no panel in memory, and has the next panel fetched.
+template <class Format, std::size_t Tokens>
+struct Product {
+    const ActivationBlock* x[Tokens];
+    const std::byte* next;
+    Lanes::Floats y[Tokens];
+    Lanes::Words dots[Tokens];
+    std::size_t half = 0;
+
+    DECANT_ALWAYS_INLINE void begin(std::size_t bytes) noexcept {
+        for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
+        next += bytes;
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) dots[t] = start<Format>(*x[t], half);
+    }
+    DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
+        const Lanes::Words signed_or_not = multiplied<Format>(w);
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t)
+            dots[t] = Lanes::template dot<Format::code_bits>(
+                dots[t], signed_or_not, Lanes::broadcast(x[t]->codes + half * activation_half + g * panel_group));
+    }
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) y[t] = scaled(dots[t], scales, x[t]->scale, y[t]);
+        advance();
+    }
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales, Lanes::Floats offsets) noexcept {
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t)
+            y[t] = Lanes::multiply_add(offsets, Lanes::floats(x[t]->weighted_sum),
+                                       scaled(dots[t], scales, x[t]->scale, y[t]));
+        advance();
+    }
+
+ private:
+    DECANT_ALWAYS_INLINE void advance() noexcept {
+        if constexpr (Format::panel_block == activation_half) {
+            half ^= 1;
+            if (half != 0) return;
+        }
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) ++x[t];
+    }
+};
+
+/// Writes a panel of floats.
+struct ToFloatPanel {
+    float* values;
+    DECANT_ALWAYS_INLINE void column(Lanes::Floats v) noexcept {
+        Lanes::store_floats(values, v);
+        values += panel_rows;
+    }
+};
+
+/// Multiplies columns of floats by a few tokens at once.
+template <std::size_t Tokens>
+struct FloatProduct {
+    const float* x[Tokens];
+    Lanes::Floats y[Tokens];
+    std::size_t c = 0;
+
+    DECANT_ALWAYS_INLINE void column(Lanes::Floats w) noexcept {
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) y[t] = Lanes::multiply_add(w, Lanes::floats(x[t][c]), y[t]);
+        ++c;
+    }
+};
+
+/// Hands `columns` columns of 16 rows of a float format to a sink; `next` is fetched meanwhile.
+template <class Format, class Sink>
+DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stride, std::size_t columns,
+                                        const std::byte* next, Sink& to) noexcept {
+    constexpr std::size_t each = Unpacker<Format>::each;
+    Lanes::Words w[4];
+    for (; columns >= each; columns -= each, first += 16, next += 16 * panel_rows) {
+        for (std::size_t line = 0; line < 16 * panel_rows; line += 64) __builtin_prefetch(next + line);
+        Lanes::columns(first, stride, w);
+        Unpacker<Format>::columns(w, each, to);
+    }
+    if (columns == 0) return;
+    std::byte rest[panel_rows * 16] = {};
+    for (std::size_t r = 0; r < panel_rows; ++r)
+        __builtin_memcpy(rest + 16 * r, first + r * stride, columns * (16 / each));
+    Lanes::columns(rest, 16, w);
+    Unpacker<Format>::columns(w, columns, to);
+}
+
+// ---- products
+
+/// Panel blocks from one panel of a tile to the next.
+template <class Format>
+inline constexpr std::size_t apart = piece_columns / Format::panel_block;
+
+/// sums[t][16 p + r] += products of the rows of Panels panels with Tokens rows of activations.
+template <class Format, std::size_t Panels, std::size_t Tokens>
+void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock* const* rows, float* sums) noexcept {
+    constexpr std::size_t block = Format::panel_block;
+    const ActivationBlock* x[Tokens];
+    Lanes::Floats y[Panels][Tokens];
+    DECANT_UNROLL
+    for (std::size_t t = 0; t < Tokens; ++t) x[t] = rows[t];
+    if constexpr (Lanes::keeps_sums) {
+        DECANT_UNROLL
+        for (std::size_t p = 0; p < Panels; ++p) DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) y[p][t] = Lanes::load_floats(sums + t * tile_rows + p * panel_rows);
+    }
+    const std::uint8_t* codes = panel.codes;
+    const float* scales = panel.scales;
+    const float* offsets = panel.offsets;
+    std::size_t at = 0;
+    for (std::size_t b = 0; b < columns / block; ++b) {
+        const std::size_t half = block == activation_half ? b % 2 : 0;
+        Lanes::Words dots[Panels][Tokens];
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const Lanes::Words from = start<Format>(x[t][at], half);
+            DECANT_UNROLL
+            for (std::size_t p = 0; p < Panels; ++p) dots[p][t] = from;
+        }
+        DECANT_UNROLL
+        for (std::size_t g = 0; g < block / panel_group; ++g) {
+            Lanes::Words w[Panels];
+            DECANT_UNROLL
+            for (std::size_t p = 0; p < Panels; ++p)
+                w[p] = Lanes::load(codes + (p * apart<Format> * block + g * panel_group) * panel_rows);
+            DECANT_UNROLL
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                const Lanes::Words four = Lanes::broadcast(x[t][at].codes + half * activation_half + g * panel_group);
+                DECANT_UNROLL
+                for (std::size_t p = 0; p < Panels; ++p)
+                    dots[p][t] = Lanes::template dot<Format::code_bits>(dots[p][t], w[p], four);
+            }
+        }
+        DECANT_UNROLL
+        for (std::size_t p = 0; p < Panels; ++p) {
+            const Lanes::Floats scale = Lanes::load_floats(scales + p * apart<Format> * panel_rows);
+            DECANT_UNROLL
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                float* const sum = sums + t * tile_rows + p * panel_rows;
+                Lanes::Floats before = Lanes::keeps_sums ? y[p][t] : Lanes::load_floats(sum);
+                before = scaled(dots[p][t], scale, x[t][at].scale, before);
+                if constexpr (Format::has_offset)
+                    before = Lanes::multiply_add(Lanes::load_floats(offsets + p * apart<Format> * panel_rows),
+                                                 Lanes::floats(x[t][at].weighted_sum), before);
+                if constexpr (Lanes::keeps_sums) y[p][t] = before;
+                else Lanes::store_floats(sum, before);
+            }
+        }
+        codes += block * panel_rows;
+        scales += panel_rows;
+        offsets += panel_rows;
+        if (block == activation_block || half == 1) ++at;
+    }
+    if constexpr (Lanes::keeps_sums) {
+        DECANT_UNROLL
+        for (std::size_t p = 0; p < Panels; ++p) DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) Lanes::store_floats(sums + t * tile_rows + p * panel_rows, y[p][t]);
+    }
+}
+
+/// The same for panels of floats: column by column, one sum for each result.
+template <std::size_t Panels, std::size_t Tokens>
+void multiply_float_panels(const float* values, std::size_t columns, const float* const* rows, float* sums) noexcept {
+    constexpr std::size_t apart = panel_rows * float_piece_columns;
+    const float* x[Tokens];
+    Lanes::Floats y[Panels][Tokens];
+    DECANT_UNROLL
+    for (std::size_t t = 0; t < Tokens; ++t) {
+        x[t] = rows[t];
+        DECANT_UNROLL
+        for (std::size_t p = 0; p < Panels; ++p) y[p][t] = Lanes::load_floats(sums + t * tile_rows + p * panel_rows);
+    }
+    for (std::size_t c = 0; c < columns; ++c, values += panel_rows) {
+        Lanes::Floats w[Panels];
+        DECANT_UNROLL
+        for (std::size_t p = 0; p < Panels; ++p) w[p] = Lanes::load_floats(values + p * apart);
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const Lanes::Floats value = Lanes::floats(x[t][c]);
+            DECANT_UNROLL
+            for (std::size_t p = 0; p < Panels; ++p) y[p][t] = Lanes::multiply_add(w[p], value, y[p][t]);
+        }
+    }
+    DECANT_UNROLL
+    for (std::size_t p = 0; p < Panels; ++p) DECANT_UNROLL
+    for (std::size_t t = 0; t < Tokens; ++t) Lanes::store_floats(sums + t * tile_rows + p * panel_rows, y[p][t]);
+}
+
+/// The products of one tile of rows of a weight with rows of activations.
+template <class Format>
+struct RowTile {
+    static constexpr bool is_float = FloatFormat<Format>;
+    using X = std::conditional_t<is_float, float, ActivationBlock>;
+    static constexpr std::size_t piece = is_float ? float_piece_columns : piece_columns;
+
+    /// sums[t][tile_rows] = products of the rows with x[t]; `tokens` at least 1.
+    static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
+                         std::byte* scratch) noexcept {
+        if constexpr (Lanes::fused_tokens > 0)
+            if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
+        for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
+        for (std::size_t k = 0; k < w.columns; k += piece) {
+            const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
+            for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
+                const Source source(w, p * panel_rows < w.count ? p : 0, k, n, scratch);
+                unpack(source.first, source.stride, n, panel(scratch, p));
+            }
+            for (std::size_t p = 0; p * panel_rows < w.count; p += Lanes::tile_panels) {
+                std::size_t t = 0;
+                while (t < tokens) {
+                    constexpr std::size_t most = is_float ? Lanes::float_tile_tokens : Lanes::tile_tokens;
+                    if (tokens - t <= Lanes::few_tokens) {
+                        t += step<Lanes::few_tokens>(x, t, tokens, k, n, p, sums, scratch);
+                    } else {
+                        t += step<most>(x, t, tokens, k, n, p, sums, scratch);
+                    }
+                }
+            }
+        }
+    }
+
+    template <class Panel>
+    static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to) noexcept {
+        if constexpr (is_float) {
+            ToFloatPanel sink{to};
+            unpack_floats<Format>(first, stride, columns, first, sink);
+        } else {
+            ToPanel<Format> sink{to};
+            Unpacker<Format>::run(first, stride, columns, sink);
+        }
+    }
+
+ private:
+    static void clear(float* to, std::size_t n) noexcept {
+        for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::floats(0.0f));
+    }
+
+    static auto panel(std::byte* scratch, std::size_t p) noexcept {
+        if constexpr (is_float) {
+            return reinterpret_cast<float*>(scratch) + p * panel_rows * float_piece_columns;
+        } else {
+            constexpr std::size_t panels = tile_rows / panel_rows, scales = apart<Format> * panel_rows;
+            auto* const floats = reinterpret_cast<float*>(scratch + panels * code_panel_bytes);
+            return CodePanel{reinterpret_cast<std::uint8_t*>(scratch) + p * code_panel_bytes, floats + p * scales,
+                             floats + (panels + p) * scales};
+        }
+    }
+
+    /// Where columns [k, k + n) of panel p lie: in the file, or in a copy where there are no 16 rows left.
+    struct Source {
+        const std::byte* first;
+        std::size_t stride;
+        Source(const WeightRows& w, std::size_t p, std::size_t k, std::size_t n, std::byte* scratch) noexcept {
+            constexpr DTypeTraits layout = traits(Format::dtype);
+            first = w.first + p * panel_rows * w.row_bytes + k / layout.block_elements * layout.block_bytes;
+            stride = w.row_bytes;
+            const std::size_t rows = w.count - p * panel_rows;
+            if (rows >= panel_rows) return;
+            std::byte* const copy = scratch + panels_bytes;
+            const std::size_t bytes = n / layout.block_elements * layout.block_bytes;
+            for (std::size_t r = 0; r < panel_rows; ++r)
+                __builtin_memcpy(copy + r * bytes, first + (r < rows ? r : 0) * stride, bytes);
+            first = copy;
+            stride = bytes;
+        }
+    };
+
+    template <std::size_t Tokens>
+    static std::size_t step(const X* const* x, std::size_t t, std::size_t tokens, std::size_t k, std::size_t n,
+                            std::size_t p, float* sums, std::byte* scratch) noexcept {
+        const X* rows[Tokens];
+        for (std::size_t i = 0; i < Tokens; ++i) {
+            const X* const row = x[t + i < tokens ? t + i : tokens - 1];
+            rows[i] = row + (is_float ? k : k / activation_block);
+        }
+        float* const to = sums + t * tile_rows + p * panel_rows;
+        if constexpr (is_float) {
+            multiply_float_panels<Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, to);
+        } else {
+            multiply_panels<Format, Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, to);
+        }
+        return Tokens;
+    }
+
+    static void multiply_few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
+                             std::byte* scratch) noexcept {
+        for (std::size_t p = 0; p * panel_rows < w.count; ++p) {
+            float* const to = sums + p * panel_rows;
+            if (tokens == 1) few<1>(w, p, x, tokens, to, scratch);
+            else if (tokens == 2) few<2>(w, p, x, tokens, to, scratch);
+            else if (tokens <= 4) few<4>(w, p, x, tokens, to, scratch);
+            else few<Lanes::fused_tokens>(w, p, x, tokens, to, scratch);
+        }
+    }
+
+    template <std::size_t Tokens>
+    static void few(const WeightRows& w, std::size_t p, const X* const* x, std::size_t tokens, float* sums,
+                    std::byte* scratch) noexcept {
+        std::conditional_t<is_float, FloatProduct<Tokens>, Product<Format, Tokens>> product;
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            product.x[t] = x[t < tokens ? t : tokens - 1];
+            product.y[t] = Lanes::floats(0.0f);
+        }
+        const std::byte* next = w.first + (p + 1) * panel_rows * w.row_bytes;
+        if constexpr (!is_float) product.next = next;
+        for (std::size_t k = 0; k < w.columns; k += piece) {
+            const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
+            const Source source(w, p, k, n, scratch);
+            if constexpr (is_float) {
+                unpack_floats<Format>(source.first, source.stride, n, next, product);
+                next += n * traits(Format::dtype).block_bytes * panel_rows;
+            } else {
+                Unpacker<Format>::run(source.first, source.stride, n, product);
+            }
+        }
+        DECANT_UNROLL
+        for (std::size_t t = 0; t < Tokens; ++t)
+            if (t < tokens) Lanes::store_floats(sums + t * tile_rows, product.y[t]);
+    }
+};
+
+#include <decant/backend/simd/math.inl>
+
+#include <decant/backend/simd/attention.inl>
+#include <decant/backend/simd/rows.inl>
+
+/// What the rest of the backend calls.
+struct Set : Rows {
+    static constexpr Isa isa = Lanes::isa;
+
+    /// sums[t][tile_rows] = products of a tile's rows with x[t], for at least 1 token: rows of `ActivationBlock` for
+    /// block formats, of floats for float formats. `scratch` is room for `product_bytes`, 64-aligned; rows of sums
+    /// beyond the tokens (up to `spare_rows`) may be overwritten.
+    template <class Format>
+    static void multiply(const WeightRows& w, const typename RowTile<Format>::X* const* x, std::size_t tokens,
+                         float* sums, std::byte* scratch) noexcept {
+        RowTile<Format>::multiply(w, x, tokens, sums, scratch);
+    }
+
+    /// `columns` columns of 16 rows to a panel.
+    static void unpack(const std::byte* first, std::size_t row_bytes, std::size_t columns, CodeFormat auto format,
+                       CodePanel to) noexcept {
+        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to);
+    }
+    static void unpack(const std::byte* first, std::size_t row_bytes, std::size_t columns, FloatFormat auto format,
+                       float* to) noexcept {
+        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to);
+    }
+
+    /// See attention.inl.
+    static void attend(const AttentionRows& rows, float* scratch) noexcept { each_part(rows, WholeRows{scratch}); }
+};

@@ -1,0 +1,64 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// What kernels and instruction sets agree on.
+
+#include <decant/backend/simd/attention_rows.hpp>
+#include <decant/backend/simd/target.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
+#include <decant/core/specs.hpp>
+#include <decant/quant/formats.hpp>
+#include <decant/quant/panel.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace decant::inline DECANT_ABI {
+namespace simd {
+
+/// Columns that share one scale of quantized activations, and the half of it that sums are kept for.
+inline constexpr std::size_t activation_block = 32;
+inline constexpr std::size_t activation_half = 16;
+
+/// 32 columns of a row of activations in 8 bits: x[i] = scale * codes[i], codes in [-127, 127]; a cache line.
+struct alignas(64) ActivationBlock {
+    std::int8_t codes[activation_block];
+    float scale;
+    float weighted_sum;                  // scale * sum of the codes
+    std::int32_t negative_sum;           // -(sum of the codes)
+    std::int32_t negative_half_sums[2];  // of 16 each
+};
+
+// Magnitudes below this are taken for 0: their reciprocal would overflow.
+inline constexpr float smallest_magnitude = 1e-35f;
+
+/// Weight rows that a tile multiplies, and columns of them that are unpacked at a time: a tile's panels stay in the
+/// first-level cache.
+inline constexpr std::size_t tile_rows = 2 * panel_rows;
+inline constexpr std::size_t piece_columns = 512;
+inline constexpr std::size_t float_piece_columns = 128;
+
+inline constexpr std::size_t code_panel_bytes = piece_columns * panel_rows;
+inline constexpr std::size_t scale_panel_bytes = piece_columns / activation_half * panel_rows * sizeof(float);
+inline constexpr std::size_t panels_bytes =
+    tile_rows / panel_rows * (code_panel_bytes + 2 * scale_panel_bytes);
+static_assert(panels_bytes >= tile_rows * float_piece_columns * sizeof(float));
+/// What a product needs besides: a copy of rows where a weight has no 16 left.
+inline constexpr std::size_t product_bytes = panels_bytes + panel_rows * piece_columns * sizeof(float);
+/// Rows of sums that it may write beyond those asked for.
+inline constexpr std::size_t spare_rows = 8;
+
+/// Rows of a weight that one tile multiplies: `count` of them, 1 to `tile_rows`.
+struct WeightRows {
+    const std::byte* first = nullptr;
+    std::size_t row_bytes = 0;
+    std::size_t count = 0;
+    std::size_t columns = 0;
+};
+
+}  // namespace simd
+}  // namespace decant::inline DECANT_ABI

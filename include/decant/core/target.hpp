@@ -1,0 +1,24 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// Target regions: functions between `DECANT_TARGET_BEGIN(set)` and `DECANT_TARGET_END` may use an instruction set that
+/// the host's flags do not ask for. A region holds raw-pointer code only: a std template that it instantiated would be
+/// emitted with its instructions, under a symbol that every other translation unit shares.
+
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#define DECANT_X86 1
+#include <immintrin.h>
+#else
+#define DECANT_X86 0
+#endif
+
+#define DECANT_DETAIL_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define DECANT_TARGET_BEGIN(set) \
+    DECANT_DETAIL_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(clang attribute pop)
+#else
+#define DECANT_TARGET_BEGIN(set) DECANT_DETAIL_PRAGMA(GCC push_options) DECANT_DETAIL_PRAGMA(GCC target(set))
+#define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(GCC pop_options)
+#endif
