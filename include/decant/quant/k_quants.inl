@@ -19,10 +19,9 @@ struct Unpacker<Q4_K> {
             const Lanes::Words scales[2] = {
                 Lanes::bit_and(head[1], six),
                 Lanes::bit_or(Lanes::bit_and(head[3], low), Lanes::bit_and(Lanes::right<2>(head[1]), two))};
-            const Lanes::Words minimums[2] = {
-                Lanes::bit_and(head[2], six),
-                Lanes::bit_or(Lanes::bit_and(Lanes::right<4>(head[3]), low),
-                              Lanes::bit_and(Lanes::right<2>(head[2]), two))};
+            const Lanes::Words minimums[2] = {Lanes::bit_and(head[2], six),
+                                              Lanes::bit_or(Lanes::bit_and(Lanes::right<4>(head[3]), low),
+                                                            Lanes::bit_and(Lanes::right<2>(head[2]), two))};
             for (std::size_t half = 0; half < 2; ++half) {
                 const std::byte* const codes = first + offsetof(Q4_K::Block, codes) + half * 64;
                 chunk<0>(codes, stride, scale, minimum, scales[half], minimums[half], to);
@@ -49,8 +48,7 @@ struct Unpacker<Q4_K> {
         to.begin(size);
         DECANT_UNROLL
         for (std::size_t g = 0; g < 8; ++g) to.codes(g, Lanes::bit_and(Lanes::right<4>(w[g]), low));
-        to.end(product(scale, byte<Sub + 1>(scales)),
-               negative_product(minimum, byte<Sub + 1>(minimums)));
+        to.end(product(scale, byte<Sub + 1>(scales)), negative_product(minimum, byte<Sub + 1>(minimums)));
     }
     template <int Which>
     static Lanes::Words byte(Lanes::Words v) noexcept {
@@ -77,8 +75,8 @@ struct Unpacker<Q6_K> {
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);
             for (std::size_t half = 0; half < 2; ++half)
                 unpack_half(first + offsetof(Q6_K::Block, low_halves) + half * 64,
-                            first + offsetof(Q6_K::Block, high_pairs) + half * 32, stride, scale,
-                            multipliers[2 * half], multipliers[2 * half + 1], to);
+                            first + offsetof(Q6_K::Block, high_pairs) + half * 32, stride, scale, multipliers[2 * half],
+                            multipliers[2 * half + 1], to);
         }
     }
 
@@ -124,7 +122,9 @@ struct Unpacker<Q6_K> {
     /// Shifted right by Bits, or left.
     template <int Bits>
     static Lanes::Words moved(Lanes::Words v) noexcept {
-        if constexpr (Bits >= 0) return Lanes::right<Bits>(v);
-        else return Lanes::left<-Bits>(v);
+        if constexpr (Bits >= 0)
+            return Lanes::right<Bits>(v);
+        else
+            return Lanes::left<-Bits>(v);
     }
 };

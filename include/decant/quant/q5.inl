@@ -33,8 +33,8 @@ struct Unpacker<Q5_0> {
     /// Bits 0..3 to bit 4 of bytes 0..3: the factor puts bit i at 8i (among others), and no two terms meet.
     static Lanes::Words spread(Lanes::Words bits) noexcept {
         const Lanes::Words four = Lanes::bit_and(bits, Lanes::words(0x0Fu));
-        const Lanes::Words spaced = Lanes::bit_and(Lanes::times(four, Lanes::words(0x00204081u)),
-                                                   Lanes::words(0x01010101u));
+        const Lanes::Words spaced =
+            Lanes::bit_and(Lanes::times(four, Lanes::words(0x00204081u)), Lanes::words(0x01010101u));
         return Lanes::left<4>(spaced);
     }
 };

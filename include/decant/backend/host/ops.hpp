@@ -157,7 +157,8 @@ struct Prepare {
 };
 
 /// targets[n].out[t, o] (+)= sum over i of x[t, i] weight[o, i] (+ bias[o]). With a gate there are two targets, which
-/// are not kept: y[t, o] = gate of their results. A tile is `linear_tile` columns of a target and up to `most_rows` rows.
+/// are not kept: y[t, o] = gate of their results. A tile is `linear_tile` columns of a target and up to `most_rows`
+/// rows.
 struct Linear {
     static constexpr std::size_t max_targets = 4;
     static constexpr std::uint32_t most_rows = 258;
@@ -547,7 +548,8 @@ struct Route {
 };
 
 /// out[t, c] = x[t(, c)] weights[e]^T (+ biases[e]), e the expert of row t's choice c: x is one row for all choices, or
-/// has one for each. A tile is `linear_tile` columns of one expert, whose weights are read once for every row that chose it.
+/// has one for each. A tile is `linear_tile` columns of one expert, whose weights are read once for every row that
+/// chose it.
 struct Experts {
     View x;                           ///< [rows, in] or [rows, chosen * in]
     std::span<const Weight> weights;  ///< [experts] of [out.columns / chosen, in]

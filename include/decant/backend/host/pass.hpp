@@ -98,7 +98,8 @@ class Pass {
         step.count = static_cast<std::uint32_t>(targets.size());
         std::copy(targets.begin(), targets.end(), step.targets.begin());
         const auto prepares = [&](const LinearTarget& target) { return kernels_.prepares(*target.weight); };
-        if (Linear* const gate = gate_before(x); gate != nullptr && std::all_of(targets.begin(), targets.end(), prepares)) {
+        if (Linear* const gate = gate_before(x);
+            gate != nullptr && std::all_of(targets.begin(), targets.end(), prepares)) {
             gate->prepares = true;
             step.reads = 1 - gate->reads;
         } else if (std::any_of(targets.begin(), targets.end(), prepares)) {
@@ -114,8 +115,8 @@ class Pass {
     void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y, const Weight* sinks = nullptr) {
         add(Attend{q, layer, spec, y, sinks});
     }
-    /// What computes gate and up may be merged with it: they are not there afterwards, nor is y if a product is the next
-    /// to read it.
+    /// What computes gate and up may be merged with it: they are not there afterwards, nor is y if a product is the
+    /// next to read it.
     void gate(View gate, View up, const GateSpec& spec, View y) {
         if (Linear* const step = product_before(gate, up)) {
             step->gated = true;
@@ -273,7 +274,8 @@ class Pass {
         while (true) {
             const std::uint64_t left = begin < end_ ? end_ - begin : 0;
             const std::uint64_t count = (std::min)((std::max)(left / share_, std::uint64_t{1}), most);
-            if (next_.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) return {begin, begin + count};
+            if (next_.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed))
+                return {begin, begin + count};
         }
     }
 

@@ -87,9 +87,7 @@ struct Avx2BaseLanes {
     }
 
     static Floats floats(float x) noexcept { return both(_mm256_set1_ps(x)); }
-    static Floats load_floats(const float* from) noexcept {
-        return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
-    }
+    static Floats load_floats(const float* from) noexcept { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
     static void store_floats(float* to, Floats v) noexcept {
         _mm256_storeu_ps(to, v.low);
         _mm256_storeu_ps(to + 8, v.high);

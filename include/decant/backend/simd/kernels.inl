@@ -238,8 +238,10 @@ void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock
                 if constexpr (Format::has_offset)
                     before = Lanes::multiply_add(Lanes::load_floats(offsets + p * apart<Format> * panel_rows),
                                                  Lanes::floats(x[t][at].weighted_sum), before);
-                if constexpr (Lanes::keeps_sums) y[p][t] = before;
-                else Lanes::store_floats(sum, before);
+                if constexpr (Lanes::keeps_sums)
+                    y[p][t] = before;
+                else
+                    Lanes::store_floats(sum, before);
             }
         }
         codes += block * panel_rows;
@@ -382,10 +384,14 @@ struct RowTile {
                              std::byte* scratch) noexcept {
         for (std::size_t p = 0; p * panel_rows < w.count; ++p) {
             float* const to = sums + p * panel_rows;
-            if (tokens == 1) few<1>(w, p, x, tokens, to, scratch);
-            else if (tokens == 2) few<2>(w, p, x, tokens, to, scratch);
-            else if (tokens <= 4) few<4>(w, p, x, tokens, to, scratch);
-            else few<Lanes::fused_tokens>(w, p, x, tokens, to, scratch);
+            if (tokens == 1)
+                few<1>(w, p, x, tokens, to, scratch);
+            else if (tokens == 2)
+                few<2>(w, p, x, tokens, to, scratch);
+            else if (tokens <= 4)
+                few<4>(w, p, x, tokens, to, scratch);
+            else
+                few<Lanes::fused_tokens>(w, p, x, tokens, to, scratch);
         }
     }
 

@@ -44,8 +44,7 @@ inline constexpr std::size_t float_piece_columns = 128;
 
 inline constexpr std::size_t code_panel_bytes = piece_columns * panel_rows;
 inline constexpr std::size_t scale_panel_bytes = piece_columns / activation_half * panel_rows * sizeof(float);
-inline constexpr std::size_t panels_bytes =
-    tile_rows / panel_rows * (code_panel_bytes + 2 * scale_panel_bytes);
+inline constexpr std::size_t panels_bytes = tile_rows / panel_rows * (code_panel_bytes + 2 * scale_panel_bytes);
 static_assert(panels_bytes >= tile_rows * float_piece_columns * sizeof(float));
 /// What a product needs besides: a copy of rows where a weight has no 16 left.
 inline constexpr std::size_t product_bytes = panels_bytes + panel_rows * piece_columns * sizeof(float);

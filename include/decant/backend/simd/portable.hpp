@@ -77,9 +77,8 @@ struct Lanes {
     }
     template <int Bits>
     static Words right_signed(Words v) noexcept {
-        return map([&](std::size_t i) {
-            return static_cast<std::uint32_t>(static_cast<std::int32_t>(v.lane[i]) >> Bits);
-        });
+        return map(
+            [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<std::int32_t>(v.lane[i]) >> Bits); });
     }
     static Words add(Words a, Words b) noexcept {
         return map([&](std::size_t i) { return a.lane[i] + b.lane[i]; });
@@ -162,10 +161,12 @@ struct Lanes {
     }
     /// b where a is no number, as the instructions of x86 have it.
     static Floats larger(Floats a, Floats b) noexcept {
-        return map_floats([&](std::size_t i) { return xsimd::select(a.batch[i] > b.batch[i], a.batch[i], b.batch[i]); });
+        return map_floats(
+            [&](std::size_t i) { return xsimd::select(a.batch[i] > b.batch[i], a.batch[i], b.batch[i]); });
     }
     static Floats smaller(Floats a, Floats b) noexcept {
-        return map_floats([&](std::size_t i) { return xsimd::select(a.batch[i] < b.batch[i], a.batch[i], b.batch[i]); });
+        return map_floats(
+            [&](std::size_t i) { return xsimd::select(a.batch[i] < b.batch[i], a.batch[i], b.batch[i]); });
     }
     static Floats magnitude(Floats v) noexcept {
         return map_floats([&](std::size_t i) { return xsimd::abs(v.batch[i]); });

@@ -2,9 +2,9 @@
 #pragma once
 
 /// \file
-/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of output columns is unpacked into panels that
-/// stay in the cache and are multiplied by all tokens of the pass, or, for few tokens, in registers; activations in 8
-/// bits for block formats and in F32 for F32, F16 and BF16 weights.
+/// `Simd`: the CPU backend. Reads the file's blocks where they lie: a tile of output columns is unpacked into panels
+/// that stay in the cache and are multiplied by all tokens of the pass, or, for few tokens, in registers; activations
+/// in 8 bits for block formats and in F32 for F32, F16 and BF16 weights.
 
 #include <decant/backend/host/backend.hpp>
 #include <decant/backend/host/ops.hpp>
@@ -199,7 +199,8 @@ struct Operations {
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
-    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch, const Prepared&) {
+    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
+                    const Prepared&) {
         Attention<Set>::run(op, f, tile, scratch.memory);
     }
 
@@ -212,11 +213,17 @@ struct Operations {
         Set::soft_cap(op.x.row(t), op.cap, op.x.row(t), op.x.columns);
     }
 
-    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
+    static void run(const host::Copy& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
+        op.compute(t);
+    }
 
-    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
+    static void run(const host::Route& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
+        op.compute(t);
+    }
 
-    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) { op.compute(t); }
+    static void run(const host::Mix& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
+        op.compute(t);
+    }
 
     static void run(const host::Convolve& op, const host::Frame& f, std::uint32_t t, Scratch scratch, const Prepared&) {
         op.compute(f, t, scratch.row());
@@ -249,8 +256,8 @@ struct Operations {
     /// sums = products of rows [first, first + count) of a weight with as many rows of activations, whose addresses
     /// `rows_of` writes.
     template <class RowsOf>
-    static void multiply(const host::Weight& w, std::size_t first, std::size_t count, std::size_t tokens, RowsOf rows_of,
-                         float* sums, Scratch scratch) {
+    static void multiply(const host::Weight& w, std::size_t first, std::size_t count, std::size_t tokens,
+                         RowsOf rows_of, float* sums, Scratch scratch) {
         const WeightRows tile{w.row(first), w.row_bytes, count, w.columns};
         visit_format(w.dtype, [&]<class Format>(Format) {
             using X = std::conditional_t<CodeFormat<Format>, ActivationBlock, float>;
@@ -319,9 +326,9 @@ class Kernels {
 
     template <class Op>
     void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
-        static_cast<void>(((isa_ == Sets::isa &&
-                            (Operations<Sets>::run(op, frame, tile, {scratch, frame.shape}, prepared_), true)) ||
-                           ...));
+        static_cast<void>(
+            ((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch, frame.shape}, prepared_), true)) ||
+             ...));
     }
 
  private:
