@@ -68,9 +68,9 @@ struct Unpacker<Q6_K> {
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q6_K::Block);
-        HalfColumns block_scales(first + offsetof(Q6_K::Block, scale), stride, size, columns / 256);
+        const Gathered<std::uint16_t, size> scales(first + offsetof(Q6_K::Block, scale), stride, columns / 256);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            const Lanes::Floats scale = block_scales.floats(super);
+            const Lanes::Floats scale = scales.halves(super);
             Lanes::Words multipliers[4];
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);
             for (std::size_t half = 0; half < 2; ++half)

@@ -23,11 +23,11 @@ struct Unpacker<Q4_0> {
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q4_0::Block);
-        HalfColumns scales(first + offsetof(Q4_0::Block, scale), stride, size, columns / 32);
+        const Gathered<std::uint16_t, size> scales(first + offsetof(Q4_0::Block, scale), stride, columns / 32);
         for (std::size_t b = 0; b < columns / 32; ++b, first += size) {
             to.begin(16 * size);
             detail::unpack_nibbles(first + offsetof(Q4_0::Block, codes), stride, to);
-            to.end(scales.floats(b));
+            to.end(scales.halves(b));
         }
     }
 };
@@ -38,12 +38,13 @@ struct Unpacker<Q4_1> {
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q4_1::Block);
-        HalfColumns scales(first + offsetof(Q4_1::Block, scale), stride, size, columns / 32);
-        HalfColumns offsets(first + offsetof(Q4_1::Block, offset), stride, size, columns / 32);
+        static_assert(offsetof(Q4_1::Block, scale) == 0 && offsetof(Q4_1::Block, offset) == 2);
+        const Gathered<std::uint32_t, size> heads(first, stride, columns / 32);
         for (std::size_t b = 0; b < columns / 32; ++b, first += size) {
             to.begin(16 * size);
             detail::unpack_nibbles(first + offsetof(Q4_1::Block, codes), stride, to);
-            to.end(scales.floats(b), offsets.floats(b));
+            const Lanes::Words head = heads.words(b);
+            to.end(Lanes::low_halves(head), Lanes::low_halves(Lanes::right<16>(head)));
         }
     }
 };

@@ -8,8 +8,8 @@ struct Unpacker<Q5_0> {
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q5_0::Block);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
-        HalfColumns scales(first + offsetof(Q5_0::Block, scale), stride, size, columns / 32);
-        WordColumns high_bits(first + offsetof(Q5_0::Block, high_bits), stride, size, columns / 32);
+        const Gathered<std::uint16_t, size> scales(first + offsetof(Q5_0::Block, scale), stride, columns / 32);
+        const Gathered<std::uint32_t, size> high_bits(first + offsetof(Q5_0::Block, high_bits), stride, columns / 32);
         for (std::size_t b = 0; b < columns / 32; ++b, first += size) {
             to.begin(16 * size);
             const Lanes::Words high = high_bits.words(b);
@@ -25,7 +25,7 @@ struct Unpacker<Q5_0> {
             to.codes(5, Lanes::bit_or(w[1], spread(Lanes::right<20>(high))));
             to.codes(6, Lanes::bit_or(w[2], spread(Lanes::right<24>(high))));
             to.codes(7, Lanes::bit_or(w[3], spread(Lanes::right<28>(high))));
-            to.end(scales.floats(b));
+            to.end(scales.halves(b));
         }
     }
 

@@ -8,7 +8,7 @@ struct Unpacker<Q8_0> {
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q8_0::Block);
         const Lanes::Words top = Lanes::words(0x80808080u);  // a signed byte + 128
-        HalfColumns scales(first + offsetof(Q8_0::Block, scale), stride, size, columns / 32);
+        const Gathered<std::uint16_t, size> scales(first + offsetof(Q8_0::Block, scale), stride, columns / 32);
         for (std::size_t b = 0; b < columns / 32; ++b, first += size) {
             to.begin(16 * size);
             DECANT_UNROLL
@@ -18,7 +18,7 @@ struct Unpacker<Q8_0> {
                 DECANT_UNROLL
                 for (std::size_t g = 0; g < 4; ++g) to.codes(4 * half + g, Lanes::bit_xor(w[g], top));
             }
-            to.end(scales.floats(b));
+            to.end(scales.halves(b));
         }
     }
 };

@@ -8,32 +8,28 @@
 template <class Format>
 struct Unpacker;
 
-/// 16-bit fields of 16 rows, gathered ahead: [blocks][16].
-class HalfColumns {
+/// A field of the blocks of 16 rows, which lie `Step` bytes apart in a row, gathered ahead: [blocks][16].
+template <class Field, std::size_t Step>
+class Gathered {
  public:
-    HalfColumns(const std::byte* first, std::size_t stride, std::size_t step, std::size_t blocks) noexcept {
-        for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
-            for (std::size_t b = 0; b < blocks; ++b)
-                __builtin_memcpy(values_ + b * panel_rows + r, first + b * step, sizeof *values_);
+    Gathered(const std::byte* first, std::size_t stride, std::size_t blocks) noexcept {
+        if (blocks == most_blocks) {
+            for (std::size_t r = 0; r < panel_rows; ++r, first += stride) DECANT_UNROLL
+            for (std::size_t b = 0; b < most_blocks; ++b) take(first, r, b);
+        } else {
+            for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
+                for (std::size_t b = 0; b < blocks; ++b) take(first, r, b);
+        }
     }
-    [[nodiscard]] Lanes::Floats floats(std::size_t b) const noexcept { return Lanes::halves(values_ + b * panel_rows); }
-
- private:
-    alignas(64) std::uint16_t values_[piece_columns / 32 * panel_rows];
-};
-
-/// The same for 32-bit fields.
-class WordColumns {
- public:
-    WordColumns(const std::byte* first, std::size_t stride, std::size_t step, std::size_t blocks) noexcept {
-        for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
-            for (std::size_t b = 0; b < blocks; ++b)
-                __builtin_memcpy(values_ + b * panel_rows + r, first + b * step, sizeof *values_);
-    }
+    [[nodiscard]] Lanes::Floats halves(std::size_t b) const noexcept { return Lanes::halves(values_ + b * panel_rows); }
     [[nodiscard]] Lanes::Words words(std::size_t b) const noexcept { return Lanes::load(values_ + b * panel_rows); }
 
  private:
-    alignas(64) std::uint32_t values_[piece_columns / 32 * panel_rows];
+    static constexpr std::size_t most_blocks = piece_columns / 32;
+    void take(const std::byte* row, std::size_t r, std::size_t b) noexcept {
+        __builtin_memcpy(values_ + b * panel_rows + r, row + b * Step, sizeof(Field));
+    }
+    alignas(64) Field values_[most_blocks * panel_rows];
 };
 
 #include <decant/quant/floats.inl>
