@@ -99,7 +99,7 @@ struct Product {
     std::size_t half = 0;
 
     DECANT_ALWAYS_INLINE void begin(std::size_t bytes) noexcept {
-        for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
+        for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line, 0, 2);
         next += bytes;
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) dots[t] = start<Format>(*x[t], half);
@@ -165,7 +165,7 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
     constexpr std::size_t each = Unpacker<Format>::each;
     Lanes::Words w[4];
     for (; columns >= each; columns -= each, first += 16, next += 16 * panel_rows) {
-        for (std::size_t line = 0; line < 16 * panel_rows; line += 64) __builtin_prefetch(next + line);
+        for (std::size_t line = 0; line < 16 * panel_rows; line += 64) __builtin_prefetch(next + line, 0, 2);
         Lanes::columns(first, stride, w);
         Unpacker<Format>::columns(w, each, to);
     }
