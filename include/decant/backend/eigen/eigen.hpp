@@ -128,6 +128,7 @@ struct EigenKernels {
         write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
     }
 
+    static void run(const host::Combine&, const host::Frame&, std::uint32_t, std::byte*) {}  // rows are computed whole
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte*) {
         op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
             for (std::uint32_t row = first; row < last; ++row) attend(op, f, {op, f, row, kv_head});

@@ -266,30 +266,54 @@ struct Store {
 /// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
 /// with a window only p > positions[t] - window; with a softcap c the scores are c tanh(score / c); with sinks the
 /// softmax has one more term, exp(sinks[h]), which weighs nothing. Online softmax (Milakov and Gimelshein 2018) over
-/// tiles of `attention_tile` positions. A tile of the operation is a key head of `rows_each` rows.
+/// tiles of positions. A tile of the operation is a key head of `rows_each` rows; or, where a pass has few rows and the
+/// backend can compute parts of a row's sums apart, a key head of a piece of the positions, and `Combine` follows.
 struct Attend {
-    static constexpr std::uint32_t rows_each = 32;
+    static constexpr std::uint32_t split_rows = 16;
     View q;
     std::uint32_t layer = 0;
     AttentionSpec spec;
     View y;
     const Weight* sinks = nullptr;  ///< [heads] of F32, F16 or BF16, or null
+    std::uint32_t piece = 0;        ///< positions of a piece, counted from zero; 0: the backend computes rows whole
+    std::size_t room = 0;           ///< partial results (of one row, head and piece) that it has room for
+
+    /// Rows that share the work of reading keys: more where few heads do.
+    [[nodiscard]] std::uint32_t rows_each() const { return std::clamp(192 / (spec.heads / spec.kv_heads), 8u, 64u); }
+    /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
+    [[nodiscard]] std::uint32_t pieces(const Frame& f) const {
+        const std::uint32_t rows = f.rows(q.rows);
+        if (piece == 0 || rows > split_rows) return 1;
+        std::uint32_t last = 0;
+        for (std::uint32_t t = 0; t < rows; ++t)
+            last = (std::max)(last, static_cast<std::uint32_t>(f.inputs.positions[t]));
+        const std::uint32_t count = last / piece + 1;
+        return std::size_t{rows} * spec.heads * count <= room ? count : 1;
+    }
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
-        return (f.rows(q.rows) + rows_each - 1) / rows_each * spec.kv_heads;
+        const std::uint32_t count = pieces(f), rows = f.rows(q.rows);
+        return (count > 1 ? rows * count : (rows + rows_each() - 1) / rows_each()) * spec.kv_heads;
     }
 
     /// Calls `visit(first row, end, key head)` for every run of a tile's rows that are of one sequence, whose positions
     /// follow one another.
     template <class Visit>
     void runs(const Frame& f, std::uint32_t tile, Visit visit) const {
-        const std::uint32_t begin = tile / spec.kv_heads * rows_each;
-        const std::uint32_t end = (std::min)(begin + rows_each, f.rows(q.rows));
+        const std::uint32_t begin = tile / spec.kv_heads * rows_each();
+        const std::uint32_t end = (std::min)(begin + rows_each(), f.rows(q.rows));
         for (std::uint32_t first = begin, last; first < end; first = last) {
-            for (last = first + 1; last < end && f.inputs.sequences[last] == f.inputs.sequences[first] &&
-                                   f.inputs.positions[last] == f.inputs.positions[last - 1] + 1;)
-                ++last;
+            for (last = first + 1; last < end && follows(f, last);) ++last;
             visit(first, last, tile % spec.kv_heads);
         }
+    }
+    /// The same for a tile of a pass that is cut into `count` pieces: `visit(first row, end, key head, piece)`.
+    template <class Visit>
+    void runs(const Frame& f, std::uint32_t tile, std::uint32_t count, Visit visit) const {
+        const std::uint32_t first = tile / spec.kv_heads / count;
+        if (follows(f, first)) return;
+        std::uint32_t last = first + 1;
+        while (last < f.rows(q.rows) && follows(f, last)) ++last;
+        visit(first, last, tile % spec.kv_heads, tile / spec.kv_heads % count);
     }
 
     /// Where the online softmax of a head begins: its largest score so far and the sum of exp(score - largest).
@@ -302,6 +326,21 @@ struct Attend {
         Start start{0.0f, 1.0f};
         dequantize_row(sinks->dtype, sinks->data + row_bytes(sinks->dtype, head), 1, &start.highest);
         return start;
+    }
+
+ private:
+    /// Whether a row goes on where the one before it ends.
+    static bool follows(const Frame& f, std::uint32_t row) {
+        return row > 0 && f.inputs.sequences[row] == f.inputs.sequences[row - 1] &&
+               f.inputs.positions[row] == f.inputs.positions[row - 1] + 1;
+    }
+};
+
+/// Adds the partial results of a cut `Attend` in the order of their pieces. A tile is a key head of a row.
+struct Combine {
+    Attend attend;
+    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
+        return attend.pieces(f) > 1 ? f.rows(attend.q.rows) * attend.spec.kv_heads : 0;
     }
 };
 

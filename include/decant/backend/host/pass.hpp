@@ -53,8 +53,8 @@ namespace host {
 template <class Kernels>
 class Pass {
  public:
-    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Gate, Softcap, Copy, Route,
-                              Experts, Mix, Convolve, Scan, Gather, Pick, Move>;
+    using Step = std::variant<Embed, Norm, Prepare, Linear, Angles, Rope, Store, Attend, Combine, Gate, Softcap, Copy,
+                              Route, Experts, Mix, Convolve, Scan, Gather, Pick, Move>;
 
     Pass(Kernels kernels, std::size_t participants, Memory memory = {})
         : kernels_(std::move(kernels)), participants_(participants), memory_(std::move(memory)) {}
@@ -113,7 +113,13 @@ class Pass {
     void rope(View x, View angles, const RopeSpec& spec) { add(Rope{x, angles, spec}); }
     void store(View k, View v, std::uint32_t layer) { add(Store{k, v, layer}); }
     void attend(View q, std::uint32_t layer, const AttentionSpec& spec, View y, const Weight* sinks = nullptr) {
-        add(Attend{q, layer, spec, y, sinks});
+        Attend step{q, layer, spec, y, sinks};
+        if constexpr (requires { Kernels::attention_piece; }) {
+            step.piece = Kernels::attention_piece;
+            step.room = kernels_.partial_results(spec);
+        }
+        add(step);
+        if (step.piece > 0) add(Combine{step});
     }
     /// What computes gate and up may be merged with it: they are not there afterwards, nor is y if a product is the
     /// next to read it.

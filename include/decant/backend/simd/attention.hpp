@@ -22,12 +22,39 @@ struct Attention {
         return (attention_floats(columns) + sink_floats(columns)) * sizeof(float);
     }
 
-    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte* memory) {
+    /// Rows to y; or, where the pass is cut into pieces, the partial results of one to `partials`.
+    static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, std::byte* memory,
+                    float* partials) {
         auto* const sinks = reinterpret_cast<float*>(memory);
         float* const scratch = sinks + sink_floats(op.q.columns);
-        op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
-            Set::attend(rows(op, f, first, last, kv_head, sinks), scratch);
-        });
+        const std::uint32_t count = op.pieces(f);
+        if (count == 1) {
+            op.runs(f, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
+                Set::attend(rows(op, f, first, last, kv_head, sinks), scratch);
+            });
+            return;
+        }
+        op.runs(
+            f, tile, count, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head, std::uint32_t piece) {
+                const AttentionRows all = rows(op, f, first, last, kv_head, nullptr);
+                const std::size_t floats = partial_floats(all.value_dim);
+                float* const to = partials + ((first * op.spec.heads + kv_head * all.heads) * count + piece) * floats;
+                Set::attend_piece(all, piece, to, op.spec.heads * count * floats, count * floats, scratch);
+            });
+    }
+
+    static void run(const host::Combine& op, const host::Frame& f, std::uint32_t tile, std::byte* memory,
+                    const float* partials) {
+        const host::Attend& attend = op.attend;
+        const std::uint32_t kv_heads = attend.spec.kv_heads, row = tile / kv_heads;
+        auto* const sinks = reinterpret_cast<float*>(memory);
+        float* const scratch = sinks + sink_floats(attend.q.columns);
+        const AttentionRows all = rows(attend, f, row, row + 1, tile % kv_heads, sinks);
+        const std::size_t floats = partial_floats(all.value_dim), count = attend.pieces(f);
+        for (std::size_t h = 0; h < all.heads; ++h) {
+            const std::size_t head = tile % kv_heads * all.heads + h;
+            Set::combine_pieces(all, h, partials + (row * attend.spec.heads + head) * count * floats, floats, scratch);
+        }
     }
 
  private:
@@ -50,7 +77,7 @@ struct Attention {
         rows.y_stride = op.y.columns;
         rows.scale = spec.scale;
         rows.softcap = spec.softcap;
-        if (op.sinks != nullptr) {
+        if (op.sinks != nullptr && sinks != nullptr) {
             for (std::size_t h = 0; h < rows.heads; ++h) sinks[h] = op.start(kv_head * rows.heads + h).highest;
             rows.sinks = sinks;
         }

@@ -448,4 +448,12 @@ struct Set : Rows {
 
     /// See attention.inl.
     static void attend(const AttentionRows& rows, float* scratch) noexcept { each_part(rows, WholeRows{scratch}); }
+    static void attend_piece(const AttentionRows& rows, std::size_t piece, float* to, std::size_t row_stride,
+                             std::size_t head_stride, float* scratch) noexcept {
+        each_part(rows, OnePiece{piece, to, row_stride, head_stride, scratch});
+    }
+    static void combine_pieces(const AttentionRows& rows, std::size_t head, const float* from, std::size_t stride,
+                               float* scratch) noexcept {
+        AttentionPart::combine(rows, head, from, stride, scratch);
+    }
 };

@@ -38,6 +38,8 @@ struct Prepared {
     static std::size_t stride_of(std::size_t columns) noexcept {
         return (columns + activation_block - 1) / activation_block + 1;
     }
+    /// The whole of it as floats, between a product's reading it and the next writing it.
+    [[nodiscard]] float* floats() const noexcept { return reinterpret_cast<float*>(blocks); }
     [[nodiscard]] ActivationBlock* row(std::uint32_t slot, std::size_t t) const noexcept {
         return blocks + (slot * rows + t) * stride;
     }
@@ -200,8 +202,13 @@ struct Operations {
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
-                    const Prepared&) {
-        Attention<Set>::run(op, f, tile, scratch.memory);
+                    const Prepared& prepared) {
+        Attention<Set>::run(op, f, tile, scratch.memory, prepared.floats());
+    }
+
+    static void run(const host::Combine& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
+                    const Prepared& prepared) {
+        Attention<Set>::run(op, f, tile, scratch.memory, prepared.floats());
     }
 
     static void run(const host::Gate& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared&) {
@@ -318,10 +325,18 @@ class Kernels {
         return (std::max)({Operations<Sets>::Scratch::bytes(shape, columns)...});
     }
     static std::size_t prepared_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
-        return 2 * shape.rows * Prepared::stride_of(columns) * sizeof(ActivationBlock);
+        return (std::max)(2 * shape.rows * Prepared::stride_of(columns) * sizeof(ActivationBlock),
+                          least_pieces * 2 * columns * sizeof(float));
     }
     void use_prepared(std::byte* memory, const PassShape& shape, std::uint32_t columns) noexcept {
         prepared_ = {reinterpret_cast<ActivationBlock*>(memory), shape.rows, Prepared::stride_of(columns)};
+        floats_ = prepared_bytes(shape, columns) / sizeof(float);
+    }
+
+    static constexpr std::uint32_t attention_piece = simd::attention_piece;
+    /// Partial results of attention that there is room for.
+    [[nodiscard]] std::size_t partial_results(const AttentionSpec& spec) const noexcept {
+        return floats_ / partial_floats(spec.value_dim());
     }
 
     template <class Op>
@@ -332,8 +347,10 @@ class Kernels {
     }
 
  private:
+    static constexpr std::size_t least_pieces = 32;  // that a single row can be cut into
     Isa isa_ = Isa::portable;
     Prepared prepared_;
+    std::size_t floats_ = 0;  // that it has room for
 };
 
 }  // namespace simd
