@@ -222,8 +222,9 @@ class CountingKernels : public K {
     }
     void run(const decant::host::Linear& op, const decant::host::Frame& frame, std::uint32_t tile,
              std::byte* scratch) const {
-        const auto place = op.place(tile);
+        const auto place = op.place(tile, frame);
         *bytes_ += place.columns * place.target->weight->row_bytes;
+        if (op.gated) *bytes_ += place.columns * op.targets[1].weight->row_bytes;
         K::run(op, frame, tile, scratch);
     }
     void run(const decant::host::Experts& op, const decant::host::Frame& frame, std::uint32_t tile,

@@ -299,8 +299,7 @@ TEMPLATE_TEST_CASE("experts: products with the weights of each row's choices", "
                 for (std::size_t c = 0; c < mixture.chosen; ++c) {
                     const std::size_t e = mixture.expert(t, c);
                     const float* x = &mixture.x[t * mixture.columns() + (mixture.own ? c * inputs : 0)];
-                    QuantizedRow row(quantized ? inputs : 0);
-                    if (quantized) decant::simd::Portable::quantize(x, inputs, row.view());
+                    const QuantizedRow row(x, quantized ? inputs : 0);
                     for (std::size_t o = 0; o < mixture.out; ++o) {
                         const double bias = biases.empty() ? 0.0 : biases[e][o];
                         double sum = bias, size = 0.0;

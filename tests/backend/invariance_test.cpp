@@ -10,6 +10,7 @@
 #include <decant/core/stop.hpp>
 #include <decant/core/thread_pool.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -378,6 +379,38 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
     }
 }
 
+TEMPLATE_TEST_CASE("invariance: a pass may be interrupted after any of its tiles", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(44);
+    const Network network(random, true);
+    const Texts texts = random_texts(random);
+    Runner<TestType> runner(random, network, texts, 16, DType::f16);
+    const auto upload = [&] {
+        Batch batch = runner.batch();
+        for (const std::size_t s : {0u, 2u, 2u, 1u, 0u})
+            runner.add(batch, texts, s,
+                       static_cast<std::size_t>(
+                           std::count(batch.sequences.begin(), batch.sequences.end(), static_cast<int>(s))));
+        for (const std::size_t row : {3u, 1u, 2u, 4u}) batch.want(row);
+        runner.upload(batch);
+    };
+    upload();
+    REQUIRE(runner.pass().run(AnyExecutor{}) == RunState::finished);
+    const std::vector<float> expected = runner.logits();
+    decant::ThreadPool pool(3);
+    std::size_t wrong = 0;
+    std::uint64_t tiles = 0;
+    for (RunState state = RunState::stopped; state == RunState::stopped; ++tiles) {
+        const AnyExecutor executor = tiles % 2 == 0 ? AnyExecutor{} : AnyExecutor(pool);
+        upload();
+        state = runner.pass().run(executor, {nullptr, tiles});
+        if (state == RunState::stopped) REQUIRE(runner.pass().run(executor) == RunState::finished);
+        wrong += !decant_test::same_bits(runner.logits(), expected);
+    }
+    CHECK(tiles > 100);
+    CHECK(wrong == 0);
+}
+
 TEST_CASE("invariance: the backend that picks a set equals the set that it picks") {
     Random random(42);
     const Network network(random, true);
@@ -392,6 +425,7 @@ TEST_CASE("invariance: the backend that picks a set equals the set that it picks
         case decant::Isa::portable: check(decant_test::PortableSimd{}); break;
 #if DECANT_X86
         case decant::Isa::avx2: check(decant_test::Avx2Simd{}); break;
+        case decant::Isa::avx_vnni: check(decant_test::AvxVnniSimd{}); break;
         case decant::Isa::avx512_vnni: check(decant_test::Avx512Simd{}); break;
 #else
         default: FAIL("no such set"); break;

@@ -97,8 +97,7 @@ void check_linear(Random& random, const std::vector<float>& x, std::size_t colum
         Worst worst_exact;  // against the activations as given, within half a quantization step each
         for (std::size_t t = 0; t < order.size(); ++t) {
             const float* given = &x[order[t] * columns];
-            QuantizedRow row(quantized[n] ? columns : 0);
-            if (quantized[n]) decant::simd::Portable::quantize(given, columns, row.view());
+            const QuantizedRow row(given, quantized[n] ? columns : 0);
             for (std::size_t o = 0; o < outputs; ++o) {
                 double sum = 0.0, exact = 0.0, size = 0.0, steps = 0.0;
                 const std::size_t from = o / group * inputs;
@@ -108,7 +107,7 @@ void check_linear(Random& random, const std::vector<float>& x, std::size_t colum
                     sum += weight * value;
                     exact += weight * given[i];
                     size += std::abs(weight * value);
-                    if (quantized[n]) steps += std::abs(weight) * row.scales[i / decant::simd::activation_block];
+                    if (quantized[n]) steps += std::abs(weight) * row.step(i);
                 }
                 const double before = product.before.empty() ? 0.0 : product.before[order[t] * outputs + o];
                 // With offsets, w = scale code + offset is never formed: its two parts may cancel.
@@ -197,6 +196,21 @@ TEMPLATE_TEST_CASE("linear: a product per group of columns, alone and with other
             if (random.coin()) products.emplace_back(random, DType::f32, inputs, groups, rows);
             random.shuffle(products);
             check_linear<TestType>(random, x, columns, products, random.between(0, 3) == 0);
+        }
+    }
+}
+
+TEMPLATE_TEST_CASE("linear: more rows than a tile takes", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(16);
+    constexpr std::size_t most = decant::host::Linear::most_rows;
+    for (const std::size_t rows : {most, most + 1, 2 * most + 1}) {
+        for (const DType dtype : {DType::bf16, DType::q4_1, DType::q6_k}) {
+            const std::vector<float> x = random.floats(rows * 256);
+            std::vector<Product> products;
+            products.emplace_back(random, dtype, 256, 35, rows);
+            products.emplace_back(random, DType::q8_0, 128, 6, rows);
+            check_linear<TestType>(random, x, 256, products, random.coin());
         }
     }
 }

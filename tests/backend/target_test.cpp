@@ -16,11 +16,13 @@ using decant::Isa;
 TEST_CASE("target: every set has a name of its own") {
     CHECK(decant::name(Isa::portable) == "portable");
     CHECK(decant::name(Isa::avx2) == "AVX2");
+    CHECK(decant::name(Isa::avx_vnni) == "AVX-VNNI");
     CHECK(decant::name(Isa::avx512_vnni) == "AVX-512 VNNI");
 }
 
 TEST_CASE("target: every machine runs the portable set, and a better set implies the worse") {
     CHECK(decant::supported(Isa::portable));
+    CHECK((!decant::supported(Isa::avx_vnni) || decant::supported(Isa::avx2)));
     CHECK((!decant::supported(Isa::avx512_vnni) || decant::supported(Isa::avx2)));
 }
 
@@ -37,6 +39,7 @@ TEST_CASE("target: support is what the system reports") {
     REQUIRE(!flags.empty());
     const bool avx2 = flags.contains("avx2") && flags.contains("fma") && flags.contains("f16c");
     CHECK(decant::supported(Isa::avx2) == avx2);
+    CHECK(decant::supported(Isa::avx_vnni) == (avx2 && flags.contains("avx_vnni")));
     CHECK(decant::supported(Isa::avx512_vnni) ==
           (avx2 && flags.contains("avx512f") && flags.contains("avx512bw") && flags.contains("avx512vl") &&
            flags.contains("avx512dq") && flags.contains("avx512_vnni")));
@@ -47,12 +50,13 @@ TEST_CASE("target: a backend of several sets runs the best that the machine has"
     const auto isa_of = [](const auto& backend) { return backend.pass(1).kernels().isa(); };
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable>{}) == Isa::portable);
     Isa best = Isa::portable;
-    for (const Isa isa : {Isa::avx2, Isa::avx512_vnni})
+    for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni})
         if (decant::supported(isa)) best = isa;
     CHECK(isa_of(decant::Simd{}) == best);
 #if DECANT_X86
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable, decant::simd::Avx2>{}) ==
           (decant::supported(Isa::avx2) ? Isa::avx2 : Isa::portable));
-    CHECK(isa_of(decant::BasicSimd<decant::simd::Avx512Vnni, decant::simd::Avx2, decant::simd::Portable>{}) == best);
+    CHECK(isa_of(decant::BasicSimd<decant::simd::Avx512Vnni, decant::simd::AvxVnni, decant::simd::Avx2,
+                                   decant::simd::Portable>{}) == best);
 #endif
 }

@@ -3,38 +3,6 @@
 
 #include "quant/support.hpp"
 
-namespace {
-
-template <class Format>
-void check_float_panels() {
-    using decant::panel_rows;
-    std::mt19937 random(23);
-    for (std::size_t rows = 1; rows <= panel_rows; ++rows) {
-        const std::size_t columns = 1 + random() % 100;
-        const decant_test::RandomRows<Format> in(random, rows, columns, {});
-        CAPTURE(decant::name(Format::dtype), rows, columns);
-        for (int piece = 0; piece < 5; ++piece) {
-            const std::size_t first = piece == 0 ? 0 : random() % columns;
-            const std::size_t count = piece == 0 ? columns : 1 + random() % (columns - first);
-            CAPTURE(first, count);
-            std::vector<float> values(count * panel_rows, -7.0f);
-            Format::unpack(in.first(), in.stride, rows, first, count, decant::FloatPanel{values.data()});
-
-            std::vector<float> expected(count * panel_rows, 0.0f);
-            std::vector<float> row_values(columns);
-            for (std::size_t row = 0; row < rows; ++row) {
-                decant::dequantize_row(Format::dtype, in.first() + row * in.stride, columns, row_values.data());
-                for (std::size_t column = 0; column < count; ++column)
-                    expected[column * panel_rows + row] = row_values[first + column];
-            }
-            // Bytes, because random bits make NaNs too.
-            CHECK(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)) == 0);
-        }
-    }
-}
-
-}  // namespace
-
 TEST_CASE("floats: F16 and BF16 equal the reference bit for bit") {
     decant_test::check_reference<decant::F16>();
     decant_test::check_reference<decant::BF16>();
@@ -47,12 +15,6 @@ TEST_CASE("floats: F32 is taken as it is") {
     float out[3];
     decant::dequantize_row(decant::DType::f32, bytes + 1, 3, out);
     CHECK(std::memcmp(out, values, sizeof values) == 0);
-}
-
-TEST_CASE("floats: panels hold the numbers") {
-    check_float_panels<decant::F32>();
-    check_float_panels<decant::F16>();
-    check_float_panels<decant::BF16>();
 }
 
 TEST_CASE("floats: quantization equals the reference byte for byte, and errs by half a place") {

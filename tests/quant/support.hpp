@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <random>
 #include <string>
 #include <vector>
@@ -111,95 +110,6 @@ inline float largest_magnitude(const std::vector<float>& numbers) {
     float largest = 0.0f;
     for (const float number : numbers) largest = (std::max)(largest, std::fabs(number));
     return largest;
-}
-
-/// Rows of random blocks, `stride` bytes apart, the first at an odd address, with nothing readable after the last.
-template <class Format>
-struct RandomRows {
-    std::vector<std::byte> memory;
-    std::size_t stride;
-    const std::byte* first() const { return memory.data() + 1; }
-
-    /// `fields` are the byte offsets of a block's 16-bit floats, which are made finite.
-    RandomRows(std::mt19937& random, std::size_t rows, std::size_t columns, std::initializer_list<std::size_t> fields)
-        : stride(decant::row_bytes(Format::dtype, columns) + random() % 5) {
-        const std::size_t row_bytes = decant::row_bytes(Format::dtype, columns);
-        memory.resize(1 + (rows - 1) * stride + row_bytes);
-        for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
-        constexpr std::size_t block_bytes = decant::traits(Format::dtype).block_bytes;
-        for (std::size_t row = 0; row < rows; ++row)
-            for (std::size_t block = 0; block < row_bytes; block += block_bytes)
-                for (const std::size_t field : fields)
-                    memory[1 + row * stride + block + field + 1] &= static_cast<std::byte>(0xBF);
-    }
-};
-
-/// A panel whose memory holds rubbish before it is filled, of exactly the size needed. Formats without offsets get
-/// none.
-template <class Format>
-struct FilledPanel {
-    std::vector<std::uint8_t> codes;
-    std::vector<float> scales;
-    std::vector<float> offsets;
-
-    FilledPanel(const RandomRows<Format>& in, std::size_t rows, std::size_t first_column, std::size_t columns)
-        : codes(columns * decant::panel_rows, 0xA5),
-          scales(columns / Format::panel_block * decant::panel_rows, -7.0f),
-          offsets(Format::has_offset ? scales.size() : 0, -9.0f) {
-        const decant::CodePanel panel{codes.data(), scales.data(), Format::has_offset ? offsets.data() : nullptr};
-        Format::unpack(in.first(), in.stride, rows, first_column, columns, panel);
-    }
-};
-
-/// Panels of random rows: the documented formula gives the dequantized weight (exactly: every product in the formats'
-/// formulas is exact in F32), codes are in range, rows that are not there are zero, and a piece is that piece of the
-/// whole.
-template <class Format>
-void check_panels(std::initializer_list<std::size_t> fields) {
-    using decant::panel_rows;
-    constexpr std::size_t block = decant::traits(Format::dtype).block_elements;
-    std::mt19937 random(17);
-    for (std::size_t rows = 1; rows <= panel_rows; ++rows) {
-        // Up to 2304 columns: more than the stripes that `unpack` works in.
-        const std::size_t columns = block * (1 + random() % (2304 / block));
-        const RandomRows<Format> in(random, rows, columns, fields);
-        const FilledPanel<Format> whole(in, rows, 0, columns);
-        CAPTURE(decant::name(Format::dtype), rows, columns);
-
-        std::size_t wrong = 0;
-        std::size_t out_of_range = 0;
-        std::vector<float> row_values(columns);
-        for (std::size_t row = 0; row < panel_rows; ++row) {
-            if (row < rows)
-                decant::dequantize_row(Format::dtype, in.first() + row * in.stride, columns, row_values.data());
-            for (std::size_t column = 0; column < columns; ++column) {
-                const int code = whole.codes[(column / 4 * panel_rows + row) * 4 + column % 4];
-                const std::size_t at = column / Format::panel_block * panel_rows + row;
-                const float scale = whole.scales[at];
-                const float offset = Format::has_offset ? whole.offsets[at] : 0.0f;
-                const float value = scale * static_cast<float>(code - Format::bias) + offset;
-                out_of_range += code >= 1 << Format::code_bits;
-                if (row < rows)
-                    wrong += !(value == row_values[column]);
-                else
-                    wrong += code != 0 || scale != 0.0f || offset != 0.0f;
-            }
-        }
-        CHECK(wrong == 0);
-        CHECK(out_of_range == 0);
-
-        for (int piece = 0; piece < 4; ++piece) {
-            const std::size_t first = block * (random() % (columns / block));
-            const std::size_t count = block * (1 + random() % ((columns - first) / block));
-            CAPTURE(first, count);
-            const FilledPanel<Format> part(in, rows, first, count);
-            const std::size_t scale_first = first / Format::panel_block * panel_rows;
-            CHECK(std::equal(part.codes.begin(), part.codes.end(), &whole.codes[first * panel_rows]));
-            CHECK(std::equal(part.scales.begin(), part.scales.end(), &whole.scales[scale_first]));
-            if (Format::has_offset)
-                CHECK(std::equal(part.offsets.begin(), part.offsets.end(), &whole.offsets[scale_first]));
-        }
-    }
 }
 
 }  // namespace decant_test

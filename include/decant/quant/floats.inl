@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Unpackers of floats.hpp; see unpacker.inl.
+// Unpackers of floats.hpp; see kernels.inl.
 
 template <>
 struct Unpacker<F32> {

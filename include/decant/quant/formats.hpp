@@ -17,8 +17,8 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Calls `visitor` with an object of the dtype's format struct (a tag: `[](auto format) {
-/// decltype(format)::unpack(...); }`). Returns false, without calling it, for `DType::other`.
+/// Calls `visitor` with an object of the dtype's format struct (a tag: `[]<class Format>(Format) {
+/// Format::dequantize(...); }`). Returns false, without calling it, for `DType::other`.
 template <class Visitor>
 constexpr bool visit_format(DType dtype, Visitor&& visitor) {
     switch (dtype) {

@@ -27,7 +27,6 @@ struct Q4_K {
     };
     static_assert(sizeof(Block) == traits(DType::q4_k).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q4_k;
     static constexpr std::size_t panel_block = 32;
     static constexpr int bias = 0;
@@ -49,33 +48,6 @@ struct Q4_K {
                 out[sub * 32 + i] = scale * static_cast<float>(code) - minimum;
             }
         }
-    }
-
-    /// One block to one row of a panel; the pointers are at the row's place.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scales, float* offsets) noexcept {
-        constexpr std::uint32_t low = 0x0F0F0F0Fu;
-        const Multipliers integers = multipliers(block);
-        const float block_scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        const float block_minimum = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, minimum)));
-        for (std::size_t sub = 0; sub < 8; ++sub) {
-            scales[sub * panel_rows] = block_scale * static_cast<float>(integers.scale[sub]);
-            offsets[sub * panel_rows] = -(block_minimum * static_cast<float>(integers.minimum[sub]));
-        }
-        for (std::size_t pair = 0; pair < 4; ++pair) {
-            for (std::size_t group = 0; group < 8; ++group) {
-                const std::byte* four = block + offsetof(Block, codes) + pair * 32 + group * 4;
-                const auto word = detail::load<std::uint32_t>(four);
-                detail::store_group(codes, pair * 16 + group, word & low);
-                detail::store_group(codes, pair * 16 + group + 8, (word >> 4) & low);
-            }
-        }
-    }
-
-    /// Columns [first_column, first_column + columns) (multiples of 256) of `rows` (1 to 16) rows to a panel. Rows that
-    /// are not there get zero scales, offsets and codes.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q4_K>(first_row, row_stride_bytes, rows, first_column, columns, out);
     }
 
  private:
@@ -118,7 +90,6 @@ struct Q6_K {
     };
     static_assert(sizeof(Block) == traits(DType::q6_k).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q6_k;
     static constexpr std::size_t panel_block = 16;
     static constexpr int bias = 32;
@@ -140,38 +111,6 @@ struct Q6_K {
                 out[sub * 16 + i] = scale * static_cast<float>(code - bias);
             }
         }
-    }
-
-    /// One block to one row of a panel; the pointers are at the row's place.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scales, float*) noexcept {
-        constexpr std::uint32_t low = 0x0F0F0F0Fu;
-        constexpr std::uint32_t high = 0x30303030u;
-        const float block_scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        for (std::size_t sub = 0; sub < 16; ++sub) {
-            const auto multiplier = detail::load<std::int8_t>(block + offsetof(Block, multipliers) + sub);
-            scales[sub * panel_rows] = block_scale * static_cast<float>(multiplier);
-        }
-        for (std::size_t half = 0; half < 2; ++half) {
-            const std::byte* halves = block + offsetof(Block, low_halves) + half * 64;
-            const std::byte* pairs = block + offsetof(Block, high_pairs) + half * 32;
-            for (std::size_t group = 0; group < 8; ++group) {
-                const auto first = detail::load<std::uint32_t>(halves + group * 4);
-                const auto second = detail::load<std::uint32_t>(halves + 32 + group * 4);
-                const auto upper = detail::load<std::uint32_t>(pairs + group * 4);
-                const std::size_t at = half * 32 + group;
-                detail::store_group(codes, at, (first & low) | ((upper << 4) & high));
-                detail::store_group(codes, at + 8, (second & low) | ((upper << 2) & high));
-                detail::store_group(codes, at + 16, ((first >> 4) & low) | (upper & high));
-                detail::store_group(codes, at + 24, ((second >> 4) & low) | ((upper >> 2) & high));
-            }
-        }
-    }
-
-    /// Columns [first_column, first_column + columns) (multiples of 256) of `rows` (1 to 16) rows to a panel. Rows that
-    /// are not there get zero scales and codes.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q6_K>(first_row, row_stride_bytes, rows, first_column, columns, out);
     }
 };
 

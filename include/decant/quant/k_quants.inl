@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Unpackers of k_quants.hpp; see unpacker.inl.
+// Unpackers of k_quants.hpp; see kernels.inl.
 
 template <>
 struct Unpacker<Q4_K> {

@@ -20,18 +20,7 @@ namespace decant::inline DECANT_ABI {
 
 namespace detail {
 
-/// Unpacks 16 bytes of two 4-bit codes each: low halves are groups 0..3, high halves groups 4..7.
-inline void unpack_nibbles(const std::byte* from, std::uint8_t* codes) noexcept {
-    constexpr std::uint32_t low = 0x0F0F0F0Fu;
-    struct Words {
-        std::uint32_t word[4];
-    };
-    const Words words = load<Words>(from);
-    for (std::size_t group = 0; group < 4; ++group) store_group(codes, group, words.word[group] & low);
-    for (std::size_t group = 0; group < 4; ++group) store_group(codes, group + 4, (words.word[group] >> 4) & low);
-}
-
-/// The reverse: column i's code is `code(i)`, below 16.
+/// Writes 32 codes: column i's is `code(i)`, below 16.
 template <class Code>
 inline void pack_nibbles(std::uint8_t (&codes)[16], Code code) noexcept {
     for (std::size_t i = 0; i < 16; ++i) codes[i] = static_cast<std::uint8_t>(code(i) | code(i + 16) << 4);
@@ -47,7 +36,6 @@ struct Q4_0 {
     };
     static_assert(sizeof(Block) == traits(DType::q4_0).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q4_0;
     static constexpr std::size_t panel_block = 32;
     static constexpr int bias = 8;
@@ -77,19 +65,6 @@ struct Q4_0 {
                              [&](std::size_t i) { return detail::code_of(numbers[i] * scale.inverse + 8.5f, 15.0f); });
         detail::store(block, out);
     }
-
-    /// One block to one row of a panel; the pointers are at the row's place.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float*) noexcept {
-        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        detail::unpack_nibbles(block + offsetof(Block, codes), codes);
-    }
-
-    /// Columns [first_column, first_column + columns) (multiples of 32) of `rows` (1 to 16) rows to a panel. Rows that
-    /// are not there get zero scales, offsets and codes.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q4_0>(first_row, row_stride_bytes, rows, first_column, columns, out);
-    }
 };
 
 /// w = scale * code + offset.
@@ -101,7 +76,6 @@ struct Q4_1 {
     };
     static_assert(sizeof(Block) == traits(DType::q4_1).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q4_1;
     static constexpr std::size_t panel_block = 32;
     static constexpr int bias = 0;
@@ -137,19 +111,6 @@ struct Q4_1 {
             return detail::code_of((numbers[i] - lowest) * scale.inverse + 0.5f, 15.0f);
         });
         detail::store(block, out);
-    }
-
-    /// See Q4_0.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float* offset) noexcept {
-        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        *offset = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, offset)));
-        detail::unpack_nibbles(block + offsetof(Block, codes), codes);
-    }
-
-    /// See Q4_0.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q4_1>(first_row, row_stride_bytes, rows, first_column, columns, out);
     }
 };
 

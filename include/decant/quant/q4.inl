@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Unpackers of q4.hpp; see unpacker.inl.
+// Unpackers of q4.hpp; see kernels.inl.
 
 namespace detail {
 

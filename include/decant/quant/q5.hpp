@@ -24,7 +24,6 @@ struct Q5_0 {
     };
     static_assert(sizeof(Block) == traits(DType::q5_0).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q5_0;
     static constexpr std::size_t panel_block = 32;
     static constexpr int bias = 16;
@@ -43,35 +42,6 @@ struct Q5_0 {
             out[i] = scale * static_cast<float>(first - bias);
             out[i + 16] = scale * static_cast<float>(second - bias);
         }
-    }
-
-    /// One block to one row of a panel; the pointers are at the row's place.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float*) noexcept {
-        constexpr std::uint32_t low = 0x0F0F0F0Fu;
-        struct Words {
-            std::uint32_t word[4];
-        };
-        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        const auto high_bits = detail::load<std::uint32_t>(block + offsetof(Block, high_bits));
-        const auto words = detail::load<Words>(block + offsetof(Block, low_halves));
-        for (std::size_t group = 0; group < 4; ++group) {
-            const std::uint32_t word = words.word[group];
-            detail::store_group(codes, group, (word & low) | spread(high_bits >> (4 * group)));
-            detail::store_group(codes, group + 4, ((word >> 4) & low) | spread(high_bits >> (4 * group + 16)));
-        }
-    }
-
-    /// Columns [first_column, first_column + columns) (multiples of 32) of `rows` (1 to 16) rows to a panel. Rows that
-    /// are not there get zero scales and codes.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q5_0>(first_row, row_stride_bytes, rows, first_column, columns, out);
-    }
-
- private:
-    /// Bits 0..3 to bit 4 of bytes 0..3: the factor puts bit i at 8i (among others), and no two terms meet.
-    static constexpr std::uint32_t spread(std::uint32_t bits) noexcept {
-        return (((bits & 0x0Fu) * 0x00204081u) & 0x01010101u) << 4;
     }
 };
 

@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Unpacker of q5.hpp; see unpacker.inl.
+// Unpacker of q5.hpp; see kernels.inl.
 
 template <>
 struct Unpacker<Q5_0> {

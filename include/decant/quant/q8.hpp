@@ -24,7 +24,6 @@ struct Q8_0 {
     };
     static_assert(sizeof(Block) == traits(DType::q8_0).block_bytes && alignof(Block) <= 2);
 
-    using Panel = CodePanel;
     static constexpr DType dtype = DType::q8_0;
     static constexpr std::size_t panel_block = 32;
     static constexpr int bias = 128;
@@ -52,24 +51,6 @@ struct Q8_0 {
             out.values[i] = static_cast<std::int8_t>(std::signbit(numbers[i]) ? -rounded : rounded);
         }
         detail::store(block, out);
-    }
-
-    /// One block to one row of a panel; the pointers are at the row's place.
-    static void unpack_block(const std::byte* block, std::uint8_t* codes, float* scale, float*) noexcept {
-        struct Words {
-            std::uint32_t word[8];
-        };
-        *scale = half_to_float(detail::load<std::uint16_t>(block + offsetof(Block, scale)));
-        const auto words = detail::load<Words>(block + offsetof(Block, values));
-        for (std::size_t group = 0; group < 8; ++group)
-            detail::store_group(codes, group, words.word[group] ^ 0x80808080u);
-    }
-
-    /// Columns [first_column, first_column + columns) (multiples of 32) of `rows` (1 to 16) rows to a panel. Rows that
-    /// are not there get zero scales and codes.
-    static void unpack(const std::byte* first_row, std::size_t row_stride_bytes, std::size_t rows,
-                       std::size_t first_column, std::size_t columns, CodePanel out) noexcept {
-        detail::unpack_blocks<Q8_0>(first_row, row_stride_bytes, rows, first_column, columns, out);
     }
 };
 

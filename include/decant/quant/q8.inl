@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Unpacker of q8.hpp; see unpacker.inl.
+// Unpacker of q8.hpp; see kernels.inl.
 
 template <>
 struct Unpacker<Q8_0> {

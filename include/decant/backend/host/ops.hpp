@@ -137,6 +137,17 @@ struct Norm {
     std::uint32_t groups = 1;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 
+    /// The weight of group g as floats: where they lie, or in `room`.
+    const float* weights(std::uint32_t g, float* room) const {
+        if (weight->dtype == DType::f32 && spec.offset == 0.0f) {
+            const std::byte* const data =
+                weight->data + (weight->columns < x.columns ? 0 : g * (x.columns / groups)) * sizeof(float);
+            if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) == 0)
+                return reinterpret_cast<const float*>(data);
+        }
+        load(*weight, g, room, spec.offset);
+        return room;
+    }
     /// The weight and bias of group g as floats; `values` is room for as many.
     void load(const Weight& from, std::uint32_t g, float* values, float offset) const {
         const std::uint32_t n = x.columns / groups;
@@ -161,7 +172,6 @@ struct Prepare {
 /// rows.
 struct Linear {
     static constexpr std::size_t max_targets = 4;
-    static constexpr std::uint32_t most_rows = 258;
     View x;
     std::array<LinearTarget, max_targets> targets;
     std::uint32_t count = 0;
@@ -189,13 +199,13 @@ struct Linear {
         std::uint32_t row;
         std::uint32_t rows;
     };
-    /// Tiles with the same columns follow one another.
+    /// Tiles with the same rows follow one another.
     [[nodiscard]] Place place(std::uint32_t tile, const Frame& f) const {
         const std::uint32_t rows = f.rows(x.rows);
         const std::uint32_t blocks = row_blocks(f);
         const std::uint32_t each = (rows + blocks - 1) / blocks;
-        const std::uint32_t row = tile % blocks * each;
-        tile /= blocks;
+        const std::uint32_t row = tile / (tiles(f) / blocks) * each;
+        tile %= tiles(f) / blocks;
         std::uint32_t n = 0;
         while (tile >= tiles_of(targets[n])) tile -= tiles_of(targets[n++]);
         const std::uint32_t width = group_width(targets[n]);
@@ -210,8 +220,12 @@ struct Linear {
     }
 
  private:
+    /// As many rows as stay in a second-level cache while tile after tile of the weights passes by, but so many that
+    /// unpacking these costs little.
     [[nodiscard]] std::uint32_t row_blocks(const Frame& f) const {
-        return (f.rows(x.rows) + most_rows - 1) / most_rows;
+        constexpr std::uint32_t cached_columns = 1u << 20, least = 96, most = 258;
+        const std::uint32_t rows = std::clamp(cached_columns / x.columns, least, most);
+        return (f.rows(x.rows) + rows - 1) / rows;
     }
     [[nodiscard]] std::uint32_t groups(const LinearTarget& target) const { return x.columns / target.weight->columns; }
     [[nodiscard]] std::uint32_t group_width(const LinearTarget& target) const {

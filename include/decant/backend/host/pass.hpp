@@ -124,7 +124,8 @@ class Pass {
     /// What computes gate and up may be merged with it: they are not there afterwards, nor is y if a product is the
     /// next to read it.
     void gate(View gate, View up, const GateSpec& spec, View y) {
-        if (Linear* const step = product_before(gate, up)) {
+        // Its tiles read all of x and write part of y.
+        if (Linear* const step = product_before(gate, up); step != nullptr && step->x.data != y.data) {
             step->gated = true;
             step->gate = spec;
             step->y = y;

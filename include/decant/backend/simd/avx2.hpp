@@ -141,6 +141,15 @@ struct Avx2BaseLanes {
         four = _mm_max_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
     }
+    static Words larger(Words a, Words b) noexcept {
+        return {_mm256_max_epu32(a.low, b.low), _mm256_max_epu32(a.high, b.high)};
+    }
+    static std::uint32_t largest(Words v) noexcept {
+        const __m256i eight = _mm256_max_epu32(v.low, v.high);
+        __m128i four = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+        four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4E));
+        return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(four, _mm_shuffle_epi32(four, 0xB1))));
+    }
     static std::int32_t sum(Words v) noexcept {
         const __m256i eight = _mm256_add_epi32(v.low, v.high);
         __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));

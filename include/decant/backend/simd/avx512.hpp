@@ -116,6 +116,8 @@ struct Lanes {
     static void store_bytes(void* to, Words v) noexcept {
         _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_cvtepi32_epi8(v));
     }
+    static Words larger(Words a, Words b) noexcept { return _mm512_max_epu32(a, b); }
+    static std::uint32_t largest(Words v) noexcept { return _mm512_reduce_max_epu32(v); }
     static std::int32_t sum(Words v) noexcept { return _mm512_reduce_add_epi32(v); }
 
  private:

@@ -13,12 +13,11 @@ template <class Field, std::size_t Step>
 class Gathered {
  public:
     Gathered(const std::byte* first, std::size_t stride, std::size_t blocks) noexcept {
-        if (blocks == most_blocks) {
-            for (std::size_t r = 0; r < panel_rows; ++r, first += stride) DECANT_UNROLL
-            for (std::size_t b = 0; b < most_blocks; ++b) take(first, r, b);
-        } else {
-            for (std::size_t r = 0; r < panel_rows; ++r, first += stride)
-                for (std::size_t b = 0; b < blocks; ++b) take(first, r, b);
+        for (std::size_t r = 0; r < panel_rows; ++r, first += stride) {
+            std::size_t b = 0;
+            for (; b + 4 <= blocks; b += 4) DECANT_UNROLL
+            for (std::size_t i = 0; i < 4; ++i) take(first, r, b + i);
+            for (; b < blocks; ++b) take(first, r, b);
         }
     }
     [[nodiscard]] Lanes::Floats halves(std::size_t b) const noexcept { return Lanes::halves(values_ + b * panel_rows); }
@@ -54,10 +53,13 @@ DECANT_ALWAYS_INLINE Lanes::Words start(const ActivationBlock& x, std::size_t ha
     if constexpr (Lanes::signed_codes(Format::code_bits) || Format::bias == 0) {
         return Lanes::words(0);
     } else {
-        constexpr int shift = std::bit_width(static_cast<unsigned>(Format::bias)) - 1;
-        static_assert(1 << shift == Format::bias);
-        constexpr bool whole = Format::panel_block == activation_block;
-        return Lanes::left<shift>(Lanes::broadcast(whole ? &x.negative_sum : &x.negative_half_sums[half]));
+        if constexpr (Format::panel_block == activation_half) {
+            return Lanes::words(static_cast<std::uint32_t>(Format::bias * x.negative_half_sums[half]));
+        } else {
+            constexpr int shift = std::bit_width(static_cast<unsigned>(Format::bias)) - 1;
+            static_assert(1 << shift == Format::bias);
+            return Lanes::left<shift>(Lanes::broadcast(&x.negative_sum));
+        }
     }
 }
 
@@ -285,7 +287,14 @@ template <class Format>
 struct RowTile {
     static constexpr bool is_float = FloatFormat<Format>;
     using X = std::conditional_t<is_float, float, ActivationBlock>;
-    static constexpr std::size_t piece = is_float ? float_piece_columns : piece_columns;
+
+    /// Columns that are unpacked at a time: as even parts as the format's blocks allow.
+    static std::size_t piece_of(std::size_t columns) noexcept {
+        constexpr std::size_t block = traits(Format::dtype).block_elements;
+        constexpr std::size_t most = is_float ? float_piece_columns : piece_columns / block * block;
+        const std::size_t count = (columns + most - 1) / most;
+        return (columns + count * block - 1) / (count * block) * block;
+    }
 
     /// sums[t][tile_rows] = products of the rows with x[t]; `tokens` at least 1.
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
@@ -293,6 +302,7 @@ struct RowTile {
         if constexpr (Lanes::fused_tokens > 0)
             if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
         for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
+        const std::size_t piece = piece_of(w.columns);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
@@ -402,6 +412,7 @@ struct RowTile {
         }
         const std::byte* next = w.first + (p + 1) * panel_rows * w.row_bytes;
         if constexpr (!is_float) product.next = next;
+        const std::size_t piece = piece_of(w.columns);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             const Source source(w, p, k, n, scratch);

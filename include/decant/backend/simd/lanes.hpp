@@ -24,14 +24,15 @@ namespace simd {
 inline constexpr std::size_t activation_block = 32;
 inline constexpr std::size_t activation_half = 16;
 
-/// 32 columns of a row of activations in 8 bits: x[i] = scale * codes[i], codes in [-127, 127]; a cache line.
-struct alignas(64) ActivationBlock {
+/// 32 columns of a row of activations in 8 bits: x[i] = scale * codes[i], codes in [-127, 127].
+struct alignas(16) ActivationBlock {
     std::int8_t codes[activation_block];
     float scale;
     float weighted_sum;                  // scale * sum of the codes
     std::int32_t negative_sum;           // -(sum of the codes)
-    std::int32_t negative_half_sums[2];  // of 16 each
+    std::int16_t negative_half_sums[2];  // of 16 each
 };
+static_assert(sizeof(ActivationBlock) == 48);
 
 // Magnitudes below this are taken for 0: their reciprocal would overflow.
 inline constexpr float smallest_magnitude = 1e-35f;
@@ -39,7 +40,7 @@ inline constexpr float smallest_magnitude = 1e-35f;
 /// Weight rows that a tile multiplies, and columns of them that are unpacked at a time: a tile's panels stay in the
 /// first-level cache.
 inline constexpr std::size_t tile_rows = 2 * panel_rows;
-inline constexpr std::size_t piece_columns = 512;
+inline constexpr std::size_t piece_columns = 576;
 inline constexpr std::size_t float_piece_columns = 128;
 
 inline constexpr std::size_t code_panel_bytes = piece_columns * panel_rows;

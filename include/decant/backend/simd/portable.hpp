@@ -86,6 +86,14 @@ struct Lanes {
     static Words times(Words a, Words b) noexcept {
         return map([&](std::size_t i) { return a.lane[i] * b.lane[i]; });
     }
+    static Words larger(Words a, Words b) noexcept {
+        return map([&](std::size_t i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+    }
+    static std::uint32_t largest(Words v) noexcept {
+        std::uint32_t most = 0;
+        for (const std::uint32_t x : v.lane) most = x > most ? x : most;
+        return most;
+    }
     static std::int32_t sum(Words v) noexcept {
         std::uint32_t total = 0;
         for (const std::uint32_t x : v.lane) total += x;

@@ -158,25 +158,34 @@ struct Rows {
     }
 
     /// Quantizes 32 floats: to nearest, ties to even. A block with a NaN or an infinity gets a NaN scale, so that it
-    /// cannot pass unseen.
+    /// cannot
+    /// pass unseen.
     DECANT_ALWAYS_INLINE static void quantize_block(Lanes::Floats low, Lanes::Floats high,
                                                     ActivationBlock& to) noexcept {
-        const float peak = Lanes::largest(Lanes::larger(Lanes::magnitude(low), Lanes::magnitude(high)));
-        const Lanes::Floats zero = Lanes::floats(0.0f);
-        const float nothing = Lanes::sum(Lanes::multiply_add(low, zero, Lanes::times(high, zero)));
-        const bool usable = nothing == 0.0f && peak >= smallest_magnitude;
-        to.scale = usable ? peak / 127.0f : nothing;
+        // Magnitudes are in the order of their bits, those that are no numbers last.
+        const Lanes::Words bits =
+            Lanes::larger(Lanes::as_words(Lanes::magnitude(low)), Lanes::as_words(Lanes::magnitude(high)));
+        const std::uint32_t peak_bits = Lanes::largest(bits);
+        const float peak = std::bit_cast<float>(peak_bits);
         Lanes::Words a = Lanes::words(0), b = a;
-        if (usable) {
+        if (peak_bits >= 0x7F800000u) {
+            to.scale = std::bit_cast<float>(0x7FC00000u);
+        } else if (peak < smallest_magnitude) {
+            to.scale = 0.0f;
+        } else {
+            to.scale = peak / 127.0f;
             const Lanes::Floats inverse = Lanes::floats(127.0f / peak);
             a = Lanes::nearest(Lanes::times(low, inverse));
             b = Lanes::nearest(Lanes::times(high, inverse));
         }
         Lanes::store_bytes(to.codes, a);
         Lanes::store_bytes(to.codes + activation_half, b);
-        const std::int32_t first = Lanes::sum(a), second = Lanes::sum(b);
-        to.negative_half_sums[0] = -first;
-        to.negative_half_sums[1] = -second;
+        // Two sums at once, of at most 16 * 127 each.
+        const std::int32_t both = Lanes::sum(Lanes::add(a, Lanes::left<16>(b)));
+        const auto first = static_cast<std::int16_t>(both);
+        const auto second = static_cast<std::int16_t>((both - first) >> 16);
+        to.negative_half_sums[0] = static_cast<std::int16_t>(-first);
+        to.negative_half_sums[1] = static_cast<std::int16_t>(-second);
         to.negative_sum = -(first + second);
         to.weighted_sum = to.scale * static_cast<float>(first + second);
     }
@@ -184,6 +193,21 @@ struct Rows {
     static void quantize(const float* x, std::size_t columns, ActivationBlock* to) noexcept {
         for (std::size_t i = 0; i < columns; i += activation_block, ++to)
             quantize_block(Lanes::load_floats(x + i), Lanes::load_floats(x + i + panel_rows), *to);
+    }
+
+    /// y[t][i] (+)= sums[t][i] + bias[i] for a tile's results; `bias` may be null.
+    static void finish(const float* sums, std::size_t tokens, std::size_t columns, const float* bias, bool accumulate,
+                       float* y, std::size_t stride) noexcept {
+        for (std::size_t i = 0; i < columns; i += panel_rows) {
+            const std::size_t some = columns - i < panel_rows ? columns - i : panel_rows;
+            const Lanes::Floats b = bias == nullptr ? Lanes::floats(0.0f) : load_lanes(bias + i, some);
+            for (std::size_t t = 0; t < tokens; ++t) {
+                Lanes::Floats v = Lanes::load_floats(sums + t * tile_rows + i);
+                if (bias != nullptr) v = Lanes::add(v, b);
+                if (accumulate) v = Lanes::add(load_lanes(y + t * stride + i, some), v);
+                store_lanes(y + t * stride + i, v, some);
+            }
+        }
     }
 
     /// F16 to floats and back, to nearest, ties to even.

@@ -94,9 +94,9 @@ struct Operations {
         const std::uint32_t n = op.x.columns / op.groups;
         const bool shared = op.weight->columns == n;  // by all groups
         float* const second = scratch.row_after(n);
-        if (shared) op.load(*op.weight, 0, scratch.row(), op.spec.offset);
+        const float* weights = nullptr;
         for (std::uint32_t g = 0; g < op.groups; ++g) {
-            if (!shared) op.load(*op.weight, g, scratch.row(), op.spec.offset);
+            if (g == 0 || !shared) weights = op.weights(g, scratch.row());
             const float* x = op.x.row(t) + g * n;
             float* y = op.y.row(t) + g * n;
             if (op.spec.centered) {
@@ -104,7 +104,7 @@ struct Operations {
                 x = second;
             }
             const float factor = 1.0f / std::sqrt(Set::dot(x, x, n) / static_cast<float>(n) + op.spec.epsilon);
-            Set::weigh(x, factor, scratch.row(), y, n, op.accumulate);
+            Set::weigh(x, factor, weights, y, n, op.accumulate);
             if (op.bias == nullptr) continue;
             op.load(*op.bias, g, second, 0.0f);
             Set::add(y, second, y, n);
@@ -130,23 +130,19 @@ struct Operations {
         };
         float* const sums = scratch.sums();
         multiply(*target.weight, place.column, place.columns, place.rows, rows_of, sums, scratch);
-        add_bias(target, place, sums);
+        float room[tile_rows];
+        const float* const bias = bias_of(target, place, room);
         if (!op.gated) {
-            for (std::uint32_t t = 0; t < place.rows; ++t) {
-                float* const y = target.out.row(place.row + t) + place.column;
-                const float* const sum = sums + t * tile_rows;
-                if (target.accumulate) {
-                    Set::add(y, sum, y, place.columns);
-                } else {
-                    std::copy_n(sum, place.columns, y);
-                }
-            }
+            Set::finish(sums, place.rows, place.columns, bias, target.accumulate,
+                        target.out.row(place.row) + place.column, target.out.columns);
             return;
         }
+        if (bias != nullptr) Set::finish(sums, place.rows, place.columns, bias, false, sums, tile_rows);
         const host::LinearTarget& up = op.targets[1];
         float* const others = scratch.other_sums();
         multiply(*up.weight, place.column, place.columns, place.rows, rows_of, others, scratch);
-        add_bias(up, place, others);
+        const float* const up_bias = bias_of(up, place, room);
+        if (up_bias != nullptr) Set::finish(others, place.rows, place.columns, up_bias, false, others, tile_rows);
         for (std::uint32_t t = 0; t < place.rows; ++t) {
             float* const sum = sums + t * tile_rows;
             float* const y = op.prepares ? sum : op.y.row(place.row + t) + place.column;
@@ -273,13 +269,12 @@ struct Operations {
         });
     }
 
-    static void add_bias(const host::LinearTarget& target, const host::Linear::Place& place, float* sums) {
-        if (target.bias == nullptr) return;
+    /// The biases of a tile's columns, or null; `room` is for as many.
+    static const float* bias_of(const host::LinearTarget& target, const host::Linear::Place& place, float* room) {
+        if (target.bias == nullptr) return nullptr;
         const host::Weight& b = *target.bias;
-        float bias[host::linear_tile];
-        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, place.column), place.columns, bias);
-        for (std::uint32_t t = 0; t < place.rows; ++t)
-            Set::add(sums + t * tile_rows, bias, sums + t * tile_rows, place.columns);
+        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, place.column), place.columns, room);
+        return room;
     }
 
     /// A row's angles as `turn` reads them; `room` is for 2 * dim floats.
