@@ -232,7 +232,9 @@ struct Lanes : Avx2BaseLanes {
         } else {
             pairs = _mm256_maddubs_epi16(codes, x);
         }
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        asm("" : "+x"(sum));  // or g++ adds the products in another order, for which it has no registers
+        return sum;
     }
 };
 

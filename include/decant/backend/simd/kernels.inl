@@ -169,14 +169,15 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
     for (; columns >= each; columns -= each, first += 16, next += 16 * panel_rows) {
         for (std::size_t line = 0; line < 16 * panel_rows; line += 64) __builtin_prefetch(next + line, 0, 2);
         Lanes::columns(first, stride, w);
-        Unpacker<Format>::columns(w, each, to);
+        DECANT_UNROLL
+        for (std::size_t i = 0; i < each; ++i) to.column(Unpacker<Format>::column(w, i));
     }
     if (columns == 0) return;
     std::byte rest[panel_rows * 16] = {};
     for (std::size_t r = 0; r < panel_rows; ++r)
         __builtin_memcpy(rest + 16 * r, first + r * stride, columns * (16 / each));
     Lanes::columns(rest, 16, w);
-    Unpacker<Format>::columns(w, columns, to);
+    for (std::size_t i = 0; i < columns; ++i) to.column(Unpacker<Format>::column(w, i));
 }
 
 // ---- products
