@@ -40,7 +40,7 @@ constexpr const char* usage =
     "                        sequence per step; all sequences' tokens per second, without the prompts\n"
     "                 NAME@D is the same with D tokens in the cache of every sequence before, untimed\n"
     "  --repeat N     timed repetitions, after one that is not timed; their mean is reported (default: 2)\n"
-    "  --isa SET      only this instruction set: portable, avx2, avx512 (default: the best of the machine)\n"
+    "  --isa SET      only this instruction set: portable, avx2, avxvnni, avx512 (default: the best of the machine)\n"
     "  --csv          lines of test,tokens_per_second alone; else a table that says, too, which share of the "
     "machine's\n"
     "                 limit this is, measured before and after each test on the same threads: of the bytes that can "
@@ -61,6 +61,7 @@ struct Test {
 
 struct Settings {
     std::filesystem::path model;
+    decant::Isa isa = decant::Isa::portable;
     std::size_t threads = 1;
     std::size_t repeat = 2;
     std::vector<Test> tests;
@@ -135,12 +136,13 @@ std::vector<decant::Token> random_tokens(std::size_t count, std::size_t vocabula
 }
 
 /// Runs tests of one model and prints what they say.
-template <class B>
 class Bench {
  public:
     explicit Bench(const Settings& settings)
         : settings_(settings),
-          model_(decant::Model<B>::bind(decant::Weights::open(settings.model).value()).value()),
+          model_(decant::Model<decant::Simd>::bind(decant::Weights::open(settings.model).value(),
+                                                   decant::Simd(decant::SimdKernels(settings.isa)))
+                     .value()),
           pool_(settings.threads),
           cost_(model_.weights(), model_.spec()) {}
 
@@ -170,8 +172,8 @@ class Bench {
     }
 
  private:
-    using Sequence = decant::Sequence<B>;
-    using Context = decant::Context<B>;
+    using Sequence = decant::Sequence<decant::Simd>;
+    using Context = decant::Context<decant::Simd>;
 
     /// The fastest that a test could be, and what sets it.
     struct Limit {
@@ -192,7 +194,7 @@ class Bench {
         const std::size_t blocks = test.before / room.block_tokens + test.tokens / room.block_tokens + 3;
         room.tokens = test.sequences * blocks * room.block_tokens;
         room.sequences = 2 * sequences;  // the pasts and the forks that go on from them
-        const decant::KvCache<B> cache(context, room);
+        const decant::KvCache<decant::Simd> cache(context, room);
 
         const std::size_t warm_up = test.prefill ? test.tokens : (std::min)(test.tokens, std::size_t{8});
         const std::size_t total = test.sequences * (test.before + warm_up + settings_.repeat * test.tokens);
@@ -280,41 +282,28 @@ class Bench {
     }
 
     const Settings& settings_;
-    decant::Model<B> model_;
+    decant::Model<decant::Simd> model_;
     decant::ThreadPool pool_;
     bench::ModelCost cost_;
 };
 
-template <class B>
-void run(const Settings& settings) {
-    Bench<B>(settings).run();
-}
-
-/// A backend that has one instruction set alone.
-struct Forced {
-    std::string_view name;
-    decant::Isa isa;
-    void (*run)(const Settings&);
-};
-constexpr Forced forced[] = {
-    {"portable", decant::Isa::portable, run<decant::BasicSimd<decant::simd::Portable>>},
-#if DECANT_X86
-    {"avx2", decant::Isa::avx2, run<decant::BasicSimd<decant::simd::Avx2>>},
-    {"avx512", decant::Isa::avx512_vnni, run<decant::BasicSimd<decant::simd::Avx512Vnni>>},
-#endif
-};
-
-/// Runs `settings` on the instruction set of a name, or on the best.
-auto runner(const examples::Options& options) {
-    if (!options.given("--isa")) return run<decant::Simd>;
+/// The instruction set of a name, or the best that this machine runs.
+decant::Isa isa_of(const examples::Options& options) {
+    if (!options.given("--isa")) return decant::SimdKernels().isa();
+    constexpr std::pair<std::string_view, decant::Isa> sets[] = {
+        {"portable", decant::Isa::portable},
+        {"avx2", decant::Isa::avx2},
+        {"avxvnni", decant::Isa::avx_vnni},
+        {"avx512", decant::Isa::avx512_vnni},
+    };
     const std::string wanted = options.text("--isa", "");
     std::string names;
-    for (const Forced& set : forced) {
-        if (set.name == wanted) {
-            if (!decant::supported(set.isa)) throw examples::UsageError("this machine does not run " + wanted);
-            return set.run;
+    for (const auto& [name, isa] : sets) {
+        if (name == wanted) {
+            if (!decant::supported(isa)) throw examples::UsageError("this machine does not run " + wanted);
+            return isa;
         }
-        names += std::string(names.empty() ? "" : ", ") + std::string(set.name);
+        names += std::string(names.empty() ? "" : ", ") + std::string(name);
     }
     throw examples::UsageError("--isa takes one of " + names + ", not \"" + wanted + "\"");
 }
@@ -334,7 +323,8 @@ int main(int argc, char** argv) try {
     settings.repeat = options.count("--repeat", 2, 1, 1000);
     settings.tests = parse_tests(options.text("--tests", "pp512,tg128,bd1,bd4,bd8,bd16"));
     settings.csv = options.given("--csv");
-    runner(options)(settings);
+    settings.isa = isa_of(options);
+    Bench(settings).run();
 } catch (const examples::UsageError& error) {
     std::fprintf(stderr, "decant-bench: %s\ndecant-bench --help tells what there is\n", error.what());
     return 2;

@@ -12,3 +12,8 @@ if(DECANT_SANITIZE)
                                                     -fno-omit-frame-pointer)
     target_link_options(decant_program INTERFACE -fsanitize=${DECANT_SANITIZE})
 endif()
+
+# The same with the kernels compiled once, which is most of what a program with a model takes to compile.
+add_library(decant_kernels STATIC EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/kernels.cpp")
+target_link_libraries(decant_kernels PUBLIC decant_program)
+target_compile_definitions(decant_kernels PUBLIC DECANT_SEPARATE_KERNELS)

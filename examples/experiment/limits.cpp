@@ -174,9 +174,11 @@ struct Loops {
 Loops loops_of(decant::Isa isa) {
 #if DECANT_X86
     switch (isa) {
+        case decant::Isa::amx:
         case decant::Isa::avx512_vnni:
             return {avx512::integer_steps, avx512::integer_operations, avx512::float_steps, avx512::float_operations,
                     avx512::read};
+        case decant::Isa::avx_vnni:
         case decant::Isa::avx2:
             return {avx2::integer_steps, avx2::integer_operations, avx2::float_steps, avx2::float_operations,
                     avx2::read};

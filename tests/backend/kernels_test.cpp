@@ -135,7 +135,7 @@ void check_random(Random& random) {
     constexpr std::size_t block = decant::traits(Format::dtype).block_elements;
     constexpr bool is_float = decant::FloatFormat<Format>;
     Products<Set, Format> products;
-    std::vector<std::size_t> all_columns{block, 512, 1536 + block};
+    std::vector<std::size_t> all_columns{block, 512, 768, 1536 + block};
     if constexpr (is_float) all_columns = {1, 3, 13, 127, 128, 300};
     for (const std::size_t columns : all_columns) {
         const Matrix w = decant_test::random_matrix(random, Format::dtype, tile_rows, columns);

@@ -203,14 +203,17 @@ TEMPLATE_TEST_CASE("linear: a product per group of columns, alone and with other
 TEMPLATE_TEST_CASE("linear: more rows than a tile takes", "", DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(16);
-    constexpr std::size_t most = decant::host::Linear::most_rows;
-    for (const std::size_t rows : {most, most + 1, 2 * most + 1}) {
-        for (const DType dtype : {DType::bf16, DType::q4_1, DType::q6_k}) {
-            const std::vector<float> x = random.floats(rows * 256);
+    // Fewer where rows are long.
+    struct {
+        std::size_t rows, columns;
+    } const shapes[] = {{258, 256}, {259, 256}, {517, 256}, {97, 11008}};
+    for (const auto& [rows, columns] : shapes) {
+        for (const DType dtype : {DType::bf16, DType::q4_1, DType::q8_0}) {
+            const std::vector<float> x = random.floats(rows * columns);
             std::vector<Product> products;
-            products.emplace_back(random, dtype, 256, 35, rows);
-            products.emplace_back(random, DType::q8_0, 128, 6, rows);
-            check_linear<TestType>(random, x, 256, products, random.coin());
+            products.emplace_back(random, dtype, columns, columns > 256 ? 5 : 35, rows);
+            products.emplace_back(random, DType::q8_0, columns / 2, 6, rows);
+            check_linear<TestType>(random, x, columns, products, random.coin());
         }
     }
 }

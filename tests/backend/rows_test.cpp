@@ -294,6 +294,35 @@ TEMPLATE_TEST_CASE("rows: products, sums and weights element by element", "", DE
     CHECK(wrong == 0);
 }
 
+TEMPLATE_TEST_CASE("rows: results of a tile, with biases and what was there", "", DECANT_TEST_SETS) {
+    if (!decant::supported(TestType::isa)) return;
+    Random random(38);
+    constexpr std::size_t most = decant::simd::tile_rows, tokens = 3, stride = most + 5;
+    for (std::size_t n = 1; n <= most; ++n) {
+        for (const bool biased : {false, true}) {
+            for (const bool accumulate : {false, true}) {
+                const std::vector<float> sums = random.floats(tokens * most), bias = random.floats(n);
+                const std::vector<float> before = random.floats(tokens * stride);
+                std::vector<float> y = before;
+                TestType::finish(sums.data(), tokens, n, biased ? bias.data() : nullptr, accumulate, y.data(), stride);
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < y.size(); ++i) {
+                    const std::size_t t = i / stride, c = i % stride;
+                    float expected = before[i];
+                    if (c < n) {
+                        expected = sums[t * most + c];
+                        if (biased) expected += bias[c];
+                        if (accumulate) expected += before[i];
+                    }
+                    wrong += y[i] != expected;
+                }
+                CAPTURE(n, biased, accumulate);
+                CHECK(wrong == 0);
+            }
+        }
+    }
+}
+
 TEMPLATE_TEST_CASE("rows: gates of every kind", "", DECANT_TEST_SETS) {
     if (!decant::supported(TestType::isa)) return;
     Random random(35);

@@ -18,12 +18,14 @@ TEST_CASE("target: every set has a name of its own") {
     CHECK(decant::name(Isa::avx2) == "AVX2");
     CHECK(decant::name(Isa::avx_vnni) == "AVX-VNNI");
     CHECK(decant::name(Isa::avx512_vnni) == "AVX-512 VNNI");
+    CHECK(decant::name(Isa::amx) == "AMX");
 }
 
 TEST_CASE("target: every machine runs the portable set, and a better set implies the worse") {
     CHECK(decant::supported(Isa::portable));
     CHECK((!decant::supported(Isa::avx_vnni) || decant::supported(Isa::avx2)));
     CHECK((!decant::supported(Isa::avx512_vnni) || decant::supported(Isa::avx2)));
+    CHECK((!decant::supported(Isa::amx) || decant::supported(Isa::avx512_vnni)));
 }
 
 #if defined(__linux__) && DECANT_X86
@@ -52,7 +54,7 @@ TEST_CASE("target: a backend of several sets runs the best that the machine has"
     Isa best = Isa::portable;
     for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni})
         if (decant::supported(isa)) best = isa;
-    CHECK(isa_of(decant::Simd{}) == best);
+    CHECK(isa_of(decant::Simd{}) == (decant::supported(Isa::amx) ? Isa::amx : best));
 #if DECANT_X86
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable, decant::simd::Avx2>{}) ==
           (decant::supported(Isa::avx2) ? Isa::avx2 : Isa::portable));

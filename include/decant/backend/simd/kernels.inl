@@ -39,10 +39,10 @@ class Gathered {
 
 // ---- the float step, which all paths share
 
-/// Codes as the set multiplies them.
-template <class Format>
+/// Codes as the set multiplies them, or as signed bytes in any case.
+template <class Format, bool Signed = Lanes::signed_codes(Format::code_bits)>
 DECANT_ALWAYS_INLINE Lanes::Words multiplied(Lanes::Words codes) noexcept {
-    if constexpr (Lanes::signed_codes(Format::code_bits) && Format::bias != 0)
+    if constexpr (Signed && Format::bias != 0)
         return Lanes::subtract_bytes(codes, Lanes::words(Format::bias * 0x01010101u));
     return codes;
 }
@@ -71,13 +71,13 @@ DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scale
 // ---- sinks
 
 /// Writes a panel.
-template <class Format>
+template <class Format, bool Signed>
 struct ToPanel {
     CodePanel panel;
 
     DECANT_ALWAYS_INLINE void begin(std::size_t) noexcept {}
     DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
-        Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format>(w));
+        Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format, Signed>(w));
     }
     DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
         Lanes::store_floats(panel.scales, scales);
@@ -283,6 +283,8 @@ void multiply_float_panels(const float* values, std::size_t columns, const float
     for (std::size_t t = 0; t < Tokens; ++t) Lanes::store_floats(sums + t * tile_rows + p * panel_rows, y[p][t]);
 }
 
+#include <decant/backend/simd/amx_multiply.inl>
+
 /// The products of one tile of rows of a weight with rows of activations.
 template <class Format>
 struct RowTile {
@@ -297,40 +299,35 @@ struct RowTile {
         return (columns + count * block - 1) / (count * block) * block;
     }
 
-    /// sums[t][tile_rows] = products of the rows with x[t]; `tokens` at least 1.
+    /// sums[t][tile_rows] = products of the rows with x[t]; `tokens` at least 1. Many tokens by `Tiles`, unless void.
+    template <class Tiles>
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {
         if constexpr (Lanes::fused_tokens > 0)
             if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
         for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
+        [[maybe_unused]] const TiledProduct<Format, Tiles> tiles(x, tokens);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
                 const Source source(w, p * panel_rows < w.count ? p : 0, k, n, scratch);
-                unpack(source.first, source.stride, n, panel(scratch, p));
+                unpack<Tiles>(source.first, source.stride, n, panel(scratch, p));
             }
-            for (std::size_t p = 0; p * panel_rows < w.count; p += Lanes::tile_panels) {
-                std::size_t t = 0;
-                while (t < tokens) {
-                    constexpr std::size_t most = is_float ? Lanes::float_tile_tokens : Lanes::tile_tokens;
-                    if (tokens - t <= Lanes::few_tokens) {
-                        t += step<Lanes::few_tokens>(x, t, tokens, k, n, p, sums, scratch);
-                    } else {
-                        t += step<most>(x, t, tokens, k, n, p, sums, scratch);
-                    }
-                }
-            }
+            if constexpr (std::is_void_v<Tiles>)
+                add(w, x, tokens, k, n, sums, scratch);
+            else
+                tiles.add(panel(scratch, 0), k, n, sums, scratch + panels_bytes);
         }
     }
 
-    template <class Panel>
+    template <class Tiles = void, class Panel>
     static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to) noexcept {
         if constexpr (is_float) {
             ToFloatPanel sink{to};
             unpack_floats<Format>(first, stride, columns, first, sink);
         } else {
-            ToPanel<Format> sink{to};
+            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits)> sink{to};
             Unpacker<Format>::run(first, stride, columns, sink);
         }
     }
@@ -369,6 +366,22 @@ struct RowTile {
             stride = bytes;
         }
     };
+
+    /// Columns [k, k + n), which the panels hold.
+    static void add(const WeightRows& w, const X* const* x, std::size_t tokens, std::size_t k, std::size_t n,
+                    float* sums, std::byte* scratch) noexcept {
+        constexpr std::size_t most = is_float ? Lanes::float_tile_tokens : Lanes::tile_tokens;
+        for (std::size_t p = 0; p * panel_rows < w.count; p += Lanes::tile_panels) {
+            std::size_t t = 0;
+            while (t < tokens) {
+                if (tokens - t <= Lanes::few_tokens) {
+                    t += step<Lanes::few_tokens>(x, t, tokens, k, n, p, sums, scratch);
+                } else {
+                    t += step<most>(x, t, tokens, k, n, p, sums, scratch);
+                }
+            }
+        }
+    }
 
     template <std::size_t Tokens>
     static std::size_t step(const X* const* x, std::size_t t, std::size_t tokens, std::size_t k, std::size_t n,
@@ -441,11 +454,11 @@ struct Set : Rows {
 
     /// sums[t][tile_rows] = products of a tile's rows with x[t], for at least 1 token: rows of `ActivationBlock` for
     /// block formats, of floats for float formats. `scratch` is room for `product_bytes`, 64-aligned; rows of sums
-    /// beyond the tokens (up to `spare_rows`) may be overwritten.
-    template <class Format>
+    /// beyond the tokens (up to `spare_rows`) may be overwritten. `Tiles`: see amx.hpp.
+    template <class Format, class Tiles = void>
     static void multiply(const WeightRows& w, const typename RowTile<Format>::X* const* x, std::size_t tokens,
                          float* sums, std::byte* scratch) noexcept {
-        RowTile<Format>::multiply(w, x, tokens, sums, scratch);
+        RowTile<Format>::template multiply<Tiles>(w, x, tokens, sums, scratch);
     }
 
     /// `columns` columns of 16 rows to a panel.

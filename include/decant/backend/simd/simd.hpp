@@ -8,6 +8,7 @@
 
 #include <decant/backend/host/backend.hpp>
 #include <decant/backend/host/ops.hpp>
+#include <decant/backend/simd/amx.hpp>
 #include <decant/backend/simd/attention.hpp>
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
@@ -311,6 +312,9 @@ class Kernels {
         ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
     }
 
+    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`.
+    explicit Kernels(Isa isa) noexcept : isa_(isa) { DECANT_ASSERT(supported(isa) && ((Sets::isa == isa) || ...)); }
+
     [[nodiscard]] Isa isa() const noexcept { return isa_; }
 
     static constexpr bool fuses = true;
@@ -335,11 +339,7 @@ class Kernels {
     }
 
     template <class Op>
-    void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
-        static_cast<void>(
-            ((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch, frame.shape}, prepared_), true)) ||
-             ...));
-    }
+    void run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const;
 
  private:
     static constexpr std::size_t least_pieces = 32;  // that a single row can be cut into
@@ -348,17 +348,66 @@ class Kernels {
     std::size_t floats_ = 0;  // that it has room for
 };
 
+// Not in the class: what stands there is inline, and compilers would generate it also where it is declared `extern`.
+template <class... Sets>
+template <class Op>
+void Kernels<Sets...>::run(const Op& op, const host::Frame& frame, std::uint32_t tile, std::byte* scratch) const {
+    static_cast<void>(
+        ((isa_ == Sets::isa && (Operations<Sets>::run(op, frame, tile, {scratch, frame.shape}, prepared_), true)) ||
+         ...));
+}
+
 }  // namespace simd
 
 /// A CPU backend for a choice of instruction sets, from which the best that the machine runs is taken at run time.
 template <class... Sets>
 using BasicSimd = HostBackend<simd::Kernels<Sets...>>;
 
-/// The CPU backend: every instruction set that the library knows for this processor family.
-#if DECANT_X86
-using Simd = BasicSimd<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni>;
+/// The kernels of every instruction set that the library knows for this processor family.
+#if DECANT_AMX
+using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni, simd::Amx>;
+#elif DECANT_X86
+using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni>;
 #else
-using Simd = BasicSimd<simd::Portable>;
+using SimdKernels = simd::Kernels<simd::Portable>;
+#endif
+
+/// The CPU backend.
+using Simd = HostBackend<SimdKernels>;
+
+// Kernels take most of the time that a file with a model takes to compile. A host that defines DECANT_SEPARATE_KERNELS
+// for all its files, and DECANT_KERNELS_HERE in one of them, compiles them once.
+#if defined(DECANT_SEPARATE_KERNELS)
+#if defined(DECANT_KERNELS_HERE)
+#define DECANT_DETAIL_KERNEL template
+#else
+#define DECANT_DETAIL_KERNEL extern template
+#endif
+#define DECANT_DETAIL_KERNELS(Op)                                                                            \
+    DECANT_DETAIL_KERNEL void SimdKernels::run<host::Op>(const host::Op&, const host::Frame&, std::uint32_t, \
+                                                         std::byte*) const;
+DECANT_DETAIL_KERNELS(Embed)
+DECANT_DETAIL_KERNELS(Norm)
+DECANT_DETAIL_KERNELS(Prepare)
+DECANT_DETAIL_KERNELS(Linear)
+DECANT_DETAIL_KERNELS(Angles)
+DECANT_DETAIL_KERNELS(Rope)
+DECANT_DETAIL_KERNELS(Store)
+DECANT_DETAIL_KERNELS(Attend)
+DECANT_DETAIL_KERNELS(Combine)
+DECANT_DETAIL_KERNELS(Gate)
+DECANT_DETAIL_KERNELS(Softcap)
+DECANT_DETAIL_KERNELS(Copy)
+DECANT_DETAIL_KERNELS(Route)
+DECANT_DETAIL_KERNELS(Experts)
+DECANT_DETAIL_KERNELS(Mix)
+DECANT_DETAIL_KERNELS(Convolve)
+DECANT_DETAIL_KERNELS(Scan)
+DECANT_DETAIL_KERNELS(Gather)
+DECANT_DETAIL_KERNELS(Pick)
+DECANT_DETAIL_KERNELS(Move)
+#undef DECANT_DETAIL_KERNELS
+#undef DECANT_DETAIL_KERNEL
 #endif
 
 }  // namespace decant::inline DECANT_ABI

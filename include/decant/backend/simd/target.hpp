@@ -7,7 +7,11 @@
 /// emitted with its instructions, under a symbol that every other translation unit shares.
 
 #include <decant/core/config.hpp>
+#include <decant/core/error.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/text.hpp>
 
+#include <cerrno>
 #include <cstdint>
 #include <string_view>
 
@@ -16,6 +20,14 @@
 #include <immintrin.h>
 #else
 #define DECANT_X86 0
+#endif
+
+#if DECANT_X86 && defined(__x86_64__) && defined(__linux__)
+#define DECANT_AMX 1
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define DECANT_AMX 0
 #endif
 
 #define DECANT_DETAIL_PRAGMA(text) _Pragma(#text)
@@ -47,7 +59,7 @@
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for, worst first.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni };
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -55,6 +67,7 @@ enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni };
         case Isa::avx2: return "AVX2";
         case Isa::avx_vnni: return "AVX-VNNI";
         case Isa::avx512_vnni: return "AVX-512 VNNI";
+        case Isa::amx: return "AMX";
     }
     return "unknown";
 }
@@ -76,11 +89,61 @@ struct CpuId {
 [[nodiscard]] inline bool has_avx_vnni() noexcept {
     return cpuid(0).a >= 7 && cpuid(7).a >= 1 && (cpuid(7, 1).a >> 4 & 1) != 0;
 }
+[[nodiscard]] inline bool has_avx512_vnni() noexcept {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
 
 }  // namespace detail
 #endif
 
-/// Whether this machine (processor and system) runs the set.
+#if DECANT_AMX
+namespace detail {
+
+/// AMX-TILE and AMX-INT8, of the processor and of a system that knows the tiles' state (XCR0 bits 17 and 18).
+[[nodiscard]] inline bool has_amx() noexcept {
+    constexpr std::uint32_t needed = 3u << 24;
+    if ((cpuid(1).c >> 27 & 1) == 0 || cpuid(0).a < 7 || (cpuid(7).d & needed) != needed) return false;
+    std::uint32_t low = 0, high = 0;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low >> 17 & 3) == 3;
+}
+
+// Linux, arch/x86/include/uapi/asm/prctl.h; the state of the tiles is component 18.
+inline constexpr long arch_get_xcomp_perm = 0x1022;
+inline constexpr long arch_req_xcomp_perm = 0x1023;
+inline constexpr unsigned tile_data = 18;
+
+[[nodiscard]] inline bool amx_allowed() noexcept {
+    std::uint64_t components = 0;
+    return syscall(SYS_arch_prctl, arch_get_xcomp_perm, &components) == 0 && (components >> tile_data & 1) != 0;
+}
+
+}  // namespace detail
+#endif
+
+/// Asks the system to let this process use AMX. A `Simd` that is made afterwards multiplies by it, with the same
+/// results; without this call none does, and the library never makes it. It concerns the host because it holds for the
+/// whole process and for good: a thread that has used AMX has 8 KB more of state, also on its stack during a signal,
+/// and Linux (5.16 or newer) refuses while an alternate signal stack is too small for that. Fails with `unsupported`
+/// where processor or system have no AMX. Any thread, any number of times.
+inline Result<void> allow_amx() {
+#if DECANT_AMX
+    if (!detail::has_amx() || !detail::has_avx512_vnni())
+        return Error{ErrorCode::unsupported, "processor or system lack AMX-INT8", "", "AVX-512 or AVX2 are used"};
+    if (detail::amx_allowed()) return {};
+    if (syscall(SYS_arch_prctl, detail::arch_req_xcomp_perm, static_cast<unsigned long>(detail::tile_data)) == 0)
+        return {};
+    const int reason = errno;
+    return Error{ErrorCode::unsupported, detail::text("the system refuses AMX: errno ", reason), "",
+                 reason == ENOSPC ? "make alternate signal stacks as large as getauxval(AT_MINSIGSTKSZ) says" : ""};
+#else
+    return Error{ErrorCode::unsupported, "AMX is used on Linux for x86-64 only", "", ""};
+#endif
+}
+
+/// Whether this machine (processor and system) runs the set; AMX only after `allow_amx`.
 [[nodiscard]] inline bool supported(Isa isa) noexcept {
 #if DECANT_X86
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && detail::has_f16c();
@@ -88,10 +151,13 @@ struct CpuId {
         case Isa::portable: return true;
         case Isa::avx2: return avx2;
         case Isa::avx_vnni: return avx2 && detail::has_avx_vnni();
-        case Isa::avx512_vnni:
-            return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512vnni");
+        case Isa::avx512_vnni: return avx2 && detail::has_avx512_vnni();
+        case Isa::amx:
+#if DECANT_AMX
+            return avx2 && detail::has_avx512_vnni() && detail::has_amx() && detail::amx_allowed();
+#else
+            return false;
+#endif
     }
     return false;
 #else

@@ -1,0 +1,261 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// Products by tiles give the bits of the set that they stand on: with the tiles of the processor, where this machine
+// has them, and everywhere with tiles that are arrays and that fault where the processor would.
+#include <decant/backend/simd/amx.hpp>
+
+#include "backend/matrices.hpp"
+#include "backend/sets.hpp"
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <vector>
+
+using decant::DType;
+using decant::simd::ActivationBlock;
+using decant::simd::tile_rows;
+using decant::simd::TileShapes;
+using decant_test::Matrix;
+using decant_test::QuantizedRow;
+using decant_test::Random;
+
+namespace {
+
+/// AMX in plain C++ (Intel SDM, volume 2: LDTILECFG, TILELOADD, TDPBSSD).
+struct Emulator {
+    TileShapes shapes;
+    bool configured = false;
+    std::uint8_t tiles[8][16][64] = {};
+    std::size_t faults = 0, configurations = 0, products = 0;
+
+    void require(bool condition) { faults += condition ? 0 : 1; }
+    bool usable(std::size_t tile) const { return configured && shapes.rows[tile] > 0 && shapes.row_bytes[tile] > 0; }
+};
+Emulator emulator;
+
+template <decant::Isa Of>
+struct EmulatedTiles {
+    static constexpr decant::Isa isa = Of;
+    using Shapes = TileShapes;
+
+    static void configure(const TileShapes& shapes) noexcept {
+        emulator.require(!emulator.configured);
+        emulator.require(shapes.palette == 1 && shapes.start_row == 0);
+        for (const std::uint8_t byte : shapes.reserved) emulator.require(byte == 0);
+        for (std::size_t tile = 0; tile < 16; ++tile) {
+            const std::size_t rows = shapes.rows[tile], bytes = shapes.row_bytes[tile];
+            emulator.require(rows <= 16 && bytes <= 64 && (rows == 0) == (bytes == 0) && (tile < 8 || rows == 0));
+        }
+        emulator.shapes = shapes;
+        emulator.configured = true;
+        std::memset(emulator.tiles, 0xA5, sizeof emulator.tiles);
+        ++emulator.configurations;
+    }
+    static void release() noexcept {
+        emulator.require(emulator.configured);
+        emulator.configured = false;
+    }
+    template <int Tile>
+    static void zero() noexcept {
+        emulator.require(emulator.usable(Tile));
+        std::memset(emulator.tiles[Tile], 0, sizeof emulator.tiles[Tile]);
+    }
+    template <int Tile>
+    static void load(const void* from, std::ptrdiff_t stride) noexcept {
+        emulator.require(emulator.usable(Tile));
+        std::memset(emulator.tiles[Tile], 0, sizeof emulator.tiles[Tile]);
+        const auto* const bytes = static_cast<const std::byte*>(from);
+        for (std::ptrdiff_t row = 0; row < emulator.shapes.rows[Tile]; ++row)
+            std::memcpy(emulator.tiles[Tile][row], bytes + row * stride, emulator.shapes.row_bytes[Tile]);
+    }
+    template <int Tile>
+    static void store(void* to, std::ptrdiff_t stride) noexcept {
+        emulator.require(emulator.usable(Tile));
+        auto* const bytes = static_cast<std::byte*>(to);
+        for (std::ptrdiff_t row = 0; row < emulator.shapes.rows[Tile]; ++row)
+            std::memcpy(bytes + row * stride, emulator.tiles[Tile][row], emulator.shapes.row_bytes[Tile]);
+    }
+    template <int Sum, int A, int B>
+    static void add_products() noexcept {
+        static_assert(Sum != A && Sum != B && A != B);
+        const TileShapes& s = emulator.shapes;
+        emulator.require(emulator.usable(Sum) && emulator.usable(A) && emulator.usable(B));
+        emulator.require(s.rows[Sum] == s.rows[A] && s.row_bytes[Sum] == s.row_bytes[B]);
+        emulator.require(s.row_bytes[A] == 4 * s.rows[B] && s.row_bytes[B] % 4 == 0);
+        for (std::size_t m = 0; m < s.rows[A]; ++m) {
+            for (std::size_t n = 0; n < s.row_bytes[B] / 4; ++n) {
+                std::int32_t sum = 0;
+                std::memcpy(&sum, &emulator.tiles[Sum][m][4 * n], sizeof sum);
+                for (std::size_t k = 0; k < s.row_bytes[A]; ++k)
+                    sum += static_cast<std::int8_t>(emulator.tiles[A][m][k]) *
+                           static_cast<std::int8_t>(emulator.tiles[B][k / 4][4 * n + k % 4]);
+                std::memcpy(&emulator.tiles[Sum][m][4 * n], &sum, sizeof sum);
+            }
+        }
+        ++emulator.products;
+    }
+};
+
+template <class Base>
+using Emulated = decant::simd::Tiled<Base, EmulatedTiles<Base::isa>>;
+
+constexpr float untouched = 12345.0f;
+
+/// [tokens][tile_rows], and then rows that may be overwritten.
+template <class Set>
+std::vector<float> products(const Matrix& w, std::size_t first, std::size_t count,
+                            const std::vector<const ActivationBlock*>& x) {
+    std::vector<float> sums((x.size() + decant::simd::spare_rows) * tile_rows, untouched);
+    std::vector<std::byte> memory(decant::simd::product_bytes + 64);
+    std::byte* scratch = memory.data();
+    while (reinterpret_cast<std::uintptr_t>(scratch) % 64 != 0) ++scratch;
+    const std::size_t row_bytes = decant::row_bytes(w.dtype, w.columns);
+    decant::visit_format(w.dtype, [&]<class Format>(Format) {
+        if constexpr (decant::CodeFormat<Format>)
+            Set::template multiply<Format>({w.data() + first * row_bytes, row_bytes, count, w.columns}, x.data(),
+                                           x.size(), sums.data(), scratch);
+    });
+    return sums;
+}
+
+/// Rows of activations with a distance between them.
+struct Activations {
+    std::size_t stride;
+    std::vector<ActivationBlock> blocks;
+
+    Activations(Random& random, std::size_t tokens, std::size_t columns)
+        : stride(columns / decant::simd::activation_block + 1), blocks(tokens * stride) {
+        for (std::size_t t = 0; t < tokens; ++t) {
+            std::vector<float> x = random.floats(columns, random.pick({0.01f, 1.0f, 100.0f}));
+            if (t % 7 == 3)
+                for (float& value : x) value = random.pick({-1.0f, 1.0f});  // codes of 127 and -127 alone
+            decant::simd::Portable::quantize(x.data(), columns, &blocks[t * stride]);
+        }
+    }
+    std::vector<const ActivationBlock*> rows(std::size_t tokens) const {
+        std::vector<const ActivationBlock*> rows(tokens);
+        for (std::size_t t = 0; t < tokens; ++t) rows[t] = &blocks[t * stride];
+        return rows;
+    }
+};
+
+/// A tile of `count` rows of a random weight with many numbers of tokens, whose rows lie in order, backwards, or
+/// anywhere.
+template <class Set, class Base>
+void check(Random& random, DType dtype, std::size_t columns, std::size_t count) {
+    Matrix w = decant_test::random_matrix(random, dtype, count + 3, columns);
+    if (random.coin()) {  // codes at their extremes
+        const decant::DTypeTraits layout = decant::traits(dtype);
+        const std::vector<std::size_t> fields = decant_test::scale_fields(dtype);
+        for (std::size_t at = 0; at < w.size(); ++at) {
+            const std::size_t in_block = at % layout.block_bytes;
+            const bool scale = std::any_of(fields.begin(), fields.end(),
+                                           [&](std::size_t field) { return in_block - field < sizeof(std::uint16_t); });
+            if (!scale)
+                w.data()[at] = random.pick({std::byte{0x00}, std::byte{0x7F}, std::byte{0x80}, std::byte{0xFF}});
+        }
+    }
+    constexpr std::size_t most = 70;
+    const Activations x(random, most, columns);
+    for (const std::size_t tokens :
+         std::initializer_list<std::size_t>{1, 2, 8, 9, 15, 16, 17, 31, 32, 33, 35, 48, 49, 64, 70}) {
+        for (int order = 0; order < 3; ++order) {
+            std::vector<const ActivationBlock*> rows = x.rows(tokens);
+            if (order == 1) std::reverse(rows.begin(), rows.end());
+            if (order == 2) random.shuffle(rows);
+            const std::vector<float> got = products<Set>(w, 1, count, rows);
+            const std::vector<float> expected = products<Base>(w, 1, count, rows);
+            std::size_t wrong = 0;
+            for (std::size_t t = 0; t < tokens; ++t)
+                wrong +=
+                    decant_test::same_bits({&got[t * tile_rows], count}, {&expected[t * tile_rows], count}) ? 0 : 1;
+            CAPTURE(decant::name(dtype), columns, count, tokens, order);
+            CHECK(wrong == 0);
+        }
+    }
+}
+
+template <class Set, class Base>
+void check_all() {
+    if (!decant::supported(Set::isa)) return;
+    Random random(7);
+    for (const DType dtype : decant_test::all_dtypes) {
+        if (!decant_test::is_block_format(dtype)) continue;
+        const std::size_t block = decant::traits(dtype).block_elements;
+        for (const std::size_t columns : {block, std::size_t{512}, 512 + block, 1024 + 512 / block / 3 * block})
+            check<Set, Base>(random, dtype, columns, random.pick<std::size_t>({1, 15, 16, 17, 31}));
+        check<Set, Base>(random, dtype, 768, tile_rows);
+    }
+}
+
+}  // namespace
+
+#if DECANT_X86
+#define DECANT_TEST_BASES decant::simd::Portable, decant::simd::Avx512Vnni
+#else
+#define DECANT_TEST_BASES decant::simd::Portable
+#endif
+
+TEMPLATE_TEST_CASE("amx: products by emulated tiles are those of the set below, bit for bit", "", DECANT_TEST_BASES) {
+    emulator = {};
+    check_all<Emulated<TestType>, TestType>();
+    CHECK((emulator.products > 0 || !decant::supported(TestType::isa)));
+    CHECK(emulator.faults == 0);
+    CHECK(!emulator.configured);
+}
+
+TEST_CASE("amx: many tokens go through the tiles, configured once a product; few do not") {
+    Random random(8);
+    const Matrix w = decant_test::random_matrix(random, DType::q4_0, tile_rows, 1024);
+    const Activations x(random, 33, 1024);
+    emulator = {};
+    products<Emulated<decant::simd::Portable>>(w, 0, tile_rows, x.rows(33));
+    CHECK(emulator.configurations == 1);
+    CHECK(emulator.products == 3 * 2 * 1024 / 32);  // three groups of tokens and two panels, block by block
+    CHECK(emulator.shapes.rows[4] == 11);           // of equal size
+#if DECANT_X86
+    if (!decant::supported(decant::Isa::avx512_vnni)) return;
+    emulator = {};
+    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(8));
+    CHECK(emulator.configurations == 0);
+    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(9));
+    CHECK(emulator.products == 2 * 1024 / 32);
+#endif
+}
+
+TEST_CASE("amx: nothing is written beyond the tokens") {
+    Random random(9);
+    const Matrix w = decant_test::random_matrix(random, DType::q6_k, tile_rows, 512);
+    const Activations x(random, 35, 512);
+    const std::vector<float> sums = products<Emulated<decant::simd::Portable>>(w, 0, tile_rows, x.rows(35));
+    for (std::size_t i = 35 * tile_rows; i < sums.size(); ++i) CHECK(sums[i] == untouched);
+}
+
+#if DECANT_AMX
+TEST_CASE("amx: is used where the machine has it and the host has allowed it") {
+    std::ifstream in("/proc/cpuinfo");
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const bool has = text.find(" amx_tile") != std::string::npos && text.find(" amx_int8") != std::string::npos;
+    const decant::Result<void> allowed = decant::allow_amx();
+    CHECK((has || !allowed));
+    CHECK(decant::supported(decant::Isa::amx) == allowed.has_value());
+    if (!allowed) CHECK(allowed.error().code == decant::ErrorCode::unsupported);
+    CHECK(decant::allow_amx().has_value() == allowed.has_value());
+}
+
+TEST_CASE("amx: products by the processor's tiles are those of AVX-512, bit for bit") {
+    if (!decant::allow_amx()) return;
+    check_all<decant::simd::Amx, decant::simd::Avx512Vnni>();
+}
+#else
+TEST_CASE("amx: is refused elsewhere") {
+    CHECK(!decant::allow_amx());
+    CHECK(!decant::supported(decant::Isa::amx));
+}
+#endif
