@@ -22,3 +22,19 @@
 #define DECANT_TARGET_BEGIN(set) DECANT_DETAIL_PRAGMA(GCC push_options) DECANT_DETAIL_PRAGMA(GCC target(set))
 #define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(GCC pop_options)
 #endif
+
+// Complete unrolling of the next loop, so that an array of registers stays in registers also at -O2.
+#if defined(__clang__)
+#define DECANT_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define DECANT_UNROLL _Pragma("GCC unroll 16")
+#else
+#define DECANT_UNROLL
+#endif
+
+// Of kernels that are written in pieces: the registers of one piece go on to the next.
+#if defined(__GNUC__)
+#define DECANT_ALWAYS_INLINE __attribute__((always_inline)) inline
+#else
+#define DECANT_ALWAYS_INLINE inline
+#endif

@@ -2,25 +2,17 @@
 #pragma once
 
 /// \file
-/// Target regions: functions between `DECANT_TARGET_BEGIN(set)` and `DECANT_TARGET_END` may use an instruction set that
-/// the host's flags do not ask for. A region holds raw-pointer code only: a std template that it instantiated would be
-/// emitted with its instructions, under a symbol that every other translation unit shares.
+/// The instruction sets that kernels are written for, and whether the machine runs them.
 
 #include <decant/core/config.hpp>
 #include <decant/core/error.hpp>
 #include <decant/core/result.hpp>
+#include <decant/core/target.hpp>
 #include <decant/core/text.hpp>
 
 #include <cerrno>
 #include <cstdint>
 #include <string_view>
-
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
-#define DECANT_X86 1
-#include <immintrin.h>
-#else
-#define DECANT_X86 0
-#endif
 
 #if DECANT_X86 && defined(__x86_64__) && defined(__linux__)
 #define DECANT_AMX 1
@@ -28,32 +20,6 @@
 #include <unistd.h>
 #else
 #define DECANT_AMX 0
-#endif
-
-#define DECANT_DETAIL_PRAGMA(text) _Pragma(#text)
-#if defined(__clang__)
-#define DECANT_TARGET_BEGIN(set) \
-    DECANT_DETAIL_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
-#define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(clang attribute pop)
-#else
-#define DECANT_TARGET_BEGIN(set) DECANT_DETAIL_PRAGMA(GCC push_options) DECANT_DETAIL_PRAGMA(GCC target(set))
-#define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(GCC pop_options)
-#endif
-
-// Complete unrolling of the next loop, so that an array of registers stays in registers also at -O2.
-#if defined(__clang__)
-#define DECANT_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define DECANT_UNROLL _Pragma("GCC unroll 16")
-#else
-#define DECANT_UNROLL
-#endif
-
-// Of kernels that are written in pieces: the registers of one piece go on to the next.
-#if defined(__GNUC__)
-#define DECANT_ALWAYS_INLINE __attribute__((always_inline)) inline
-#else
-#define DECANT_ALWAYS_INLINE inline
 #endif
 
 namespace decant::inline DECANT_ABI {
