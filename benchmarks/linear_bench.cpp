@@ -56,8 +56,10 @@ const int registered = [] {
     for (const decant::DType dtype : {f32, f16, bf16, q4_0, q4_1, q5_0, q8_0, q4_k, q6_k}) {
         benchmark::RegisterBenchmark(("linear/" + std::string(decant::name(dtype))).c_str(), linear, dtype)
             ->Arg(1)
+            ->Arg(4)
             ->Arg(8)
-            ->Arg(64)
+            ->Arg(16)
+            ->Arg(128)
             ->Arg(512)
             ->Unit(benchmark::kMillisecond);
     }

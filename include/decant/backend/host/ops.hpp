@@ -223,8 +223,10 @@ struct Linear {
     /// As many rows as stay in a second-level cache while tile after tile of the weights passes by, but so many that
     /// unpacking these costs little.
     [[nodiscard]] std::uint32_t row_blocks(const Frame& f) const {
-        constexpr std::uint32_t cached_columns = 1u << 20, least = 96, most = 258;
-        const std::uint32_t rows = std::clamp(cached_columns / x.columns, least, most);
+        constexpr std::uint32_t cached_bytes = 3u << 19, least = 96, most = 258;
+        const bool quantized = traits(targets[0].weight->dtype).block_elements > 1;
+        const std::uint32_t row_bytes = quantized ? x.columns + x.columns / 2 : 4 * x.columns;
+        const std::uint32_t rows = std::clamp(cached_bytes / row_bytes, least, most);
         return (f.rows(x.rows) + rows - 1) / rows;
     }
     [[nodiscard]] std::uint32_t groups(const LinearTarget& target) const { return x.columns / target.weight->columns; }
