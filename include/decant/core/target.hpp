@@ -23,18 +23,30 @@
 #define DECANT_TARGET_END DECANT_DETAIL_PRAGMA(GCC pop_options)
 #endif
 
+// Sanitizers watch every access: kernels that are unrolled and inlined would take them many minutes to compile.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DECANT_DETAIL_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define DECANT_DETAIL_SANITIZED 1
+#endif
+#endif
+#if !defined(DECANT_DETAIL_SANITIZED)
+#define DECANT_DETAIL_SANITIZED 0
+#endif
+
 // Complete unrolling of the next loop, so that an array of registers stays in registers also at -O2.
-#if defined(__clang__)
-#define DECANT_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define DECANT_UNROLL _Pragma("GCC unroll 16")
-#else
+#if DECANT_DETAIL_SANITIZED || !defined(__GNUC__)
 #define DECANT_UNROLL
+#elif defined(__clang__)
+#define DECANT_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DECANT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 // Of kernels that are written in pieces: the registers of one piece go on to the next.
-#if defined(__GNUC__)
-#define DECANT_ALWAYS_INLINE __attribute__((always_inline)) inline
-#else
+#if DECANT_DETAIL_SANITIZED || !defined(__GNUC__)
 #define DECANT_ALWAYS_INLINE inline
+#else
+#define DECANT_ALWAYS_INLINE __attribute__((always_inline)) inline
 #endif

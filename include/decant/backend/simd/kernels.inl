@@ -293,7 +293,7 @@ struct RowTile {
 
     /// Columns that are unpacked at a time: as even parts as the format's blocks allow.
     static std::size_t piece_of(std::size_t columns) noexcept {
-        constexpr std::size_t block = traits(Format::dtype).block_elements;
+        constexpr std::size_t block = is_float ? 8 : traits(Format::dtype).block_elements;
         constexpr std::size_t most = is_float ? float_piece_columns : piece_columns / block * block;
         const std::size_t count = (columns + most - 1) / most;
         return (columns + count * block - 1) / (count * block) * block;
