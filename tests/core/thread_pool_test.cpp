@@ -56,7 +56,7 @@ std::size_t wrong_calls(ThreadPool& pool, std::size_t n) {
 
 TEST_CASE("thread_pool: calls every index exactly once") {
     for (const std::size_t threads : {1u, 2u, 3u, 4u, 9u}) {
-        ThreadPool pool(threads);
+        ThreadPool pool(threads, threads);
         CHECK(pool.concurrency() == threads);
         for (const std::size_t n : {0u, 1u, 2u, 3u, 7u, 64u, 1000u, 100003u}) {
             CAPTURE(threads, n);
@@ -66,14 +66,14 @@ TEST_CASE("thread_pool: calls every index exactly once") {
 }
 
 TEST_CASE("thread_pool: many short jobs") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     std::size_t wrong = 0;
     for (std::size_t job = 0; job < 20000; ++job) wrong += wrong_calls(pool, 2 + job % 5);
     CHECK(wrong == 0);
 }
 
 TEST_CASE("thread_pool: returns when all calls have returned") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     const std::thread::id caller = std::this_thread::get_id();
     std::size_t early = 0;
     for (int job = 0; job < 300; ++job) {
@@ -89,7 +89,7 @@ TEST_CASE("thread_pool: returns when all calls have returned") {
 }
 
 TEST_CASE("thread_pool: several callers at once") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     std::atomic<std::size_t> wrong{0};
     std::vector<std::thread> callers;
     for (int caller = 0; caller < 4; ++caller) {
@@ -102,14 +102,14 @@ TEST_CASE("thread_pool: several callers at once") {
 }
 
 TEST_CASE("thread_pool: a task may call it") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     std::atomic<std::size_t> wrong{0};
     parallel_for(pool, 20, [&](std::size_t) { wrong += wrong_calls(pool, 20); });
     CHECK(wrong == 0);
 }
 
 TEST_CASE("thread_pool: all its threads take part, and no others") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     std::mutex mutex;
     std::set<std::thread::id> seen;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -126,13 +126,13 @@ TEST_CASE("thread_pool: all its threads take part, and no others") {
 
 TEST_CASE("thread_pool: comes and goes at once") {
     for (int i = 0; i < 200; ++i) {
-        ThreadPool pool(3);
+        ThreadPool pool(3, 3);
         if (i % 2 == 0) CHECK(wrong_calls(pool, 5) == 0);
     }
 }
 
 TEST_CASE("thread_pool: moving keeps it working") {
-    ThreadPool first(3);
+    ThreadPool first(3, 3);
     CHECK(wrong_calls(first, 100) == 0);
     ThreadPool second = std::move(first);
     CHECK(second.concurrency() == 3);
@@ -140,7 +140,7 @@ TEST_CASE("thread_pool: moving keeps it working") {
     CHECK(first.concurrency() == 1);  // NOLINT(bugprone-use-after-move): still an executor
     CHECK(wrong_calls(first, 100) == 0);
 
-    ThreadPool third(2);
+    ThreadPool third(2, 2);
     third = std::move(second);
     CHECK(third.concurrency() == 3);
     CHECK(wrong_calls(third, 100) == 0);
@@ -150,19 +150,40 @@ TEST_CASE("thread_pool: moving keeps it working") {
     CHECK(wrong_calls(third, 100) == 0);
     third = std::move(first);
     CHECK(third.concurrency() == 1);
-    third = ThreadPool(2);
+    third = ThreadPool(2, 2);
 
     const decant::AnyExecutor any(std::move(third));
     CHECK(any.concurrency() == 2);
 }
 
-TEST_CASE("thread_pool: by default one thread per processor that is available") {
-    CHECK(ThreadPool().concurrency() == decant::available_processors());
+TEST_CASE("thread_pool: by default one thread per processor that is available, and never more") {
+    const std::size_t processors = decant::available_processors();
+    CHECK(ThreadPool().concurrency() == processors);
+    CHECK(ThreadPool(2 * processors).concurrency() == processors);
+    CHECK(ThreadPool((std::numeric_limits<std::size_t>::max)()).concurrency() == processors);
+    CHECK(ThreadPool(0, 3).concurrency() == 3);
+    CHECK(ThreadPool(9, 3).concurrency() == 3);
+    CHECK(ThreadPool(3, 9).concurrency() == 3);
+}
+
+TEST_CASE("thread_pool: more threads than processors: only so many take part") {
+    ThreadPool pool(9, 2);
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    for (int job = 0; job < 20; ++job) {
+        parallel_for(pool, 20, [&](std::size_t) {
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+            const std::lock_guard lock(mutex);
+            seen.insert(std::this_thread::get_id());
+        });
+    }
+    CHECK(seen.size() <= 2);
+    CHECK(wrong_calls(pool, 1000) == 0);
 }
 
 #if DECANT_EXCEPTIONS
 TEST_CASE("thread_pool: what a task throws comes back to the caller, when all threads have left") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     const std::thread::id caller = std::this_thread::get_id();
     for (const bool thrown_by_caller : {true, false}) {
         CAPTURE(thrown_by_caller);
@@ -198,7 +219,7 @@ TEST_CASE("thread_pool: what a task throws comes back to the caller, when all th
 }
 
 TEST_CASE("thread_pool: every thread may throw at once") {
-    ThreadPool pool(4);
+    ThreadPool pool(4, 4);
     int caught = 0;
     for (int job = 0; job < 500; ++job) {
         try {
@@ -213,7 +234,7 @@ TEST_CASE("thread_pool: every thread may throw at once") {
 #endif
 
 TEST_CASE("thread_pool: two holders share one") {
-    ThreadPool pool(3);
+    ThreadPool pool(3, 3);
     std::atomic<std::size_t> wrong{0};
     const auto use = [&] {
         const decant::AnyExecutor executor(pool);
@@ -251,7 +272,7 @@ bool threads_become(std::ptrdiff_t count) {
 }  // namespace
 
 TEST_CASE("thread_pool: no threads but those asked for") {
-    { ThreadPool warm(2); }  // a sanitizer may start a thread of its own with the first
+    { ThreadPool warm(2, 2); }  // a sanitizer may start a thread of its own with the first
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const std::ptrdiff_t before = threads_now();
     {
@@ -259,12 +280,12 @@ TEST_CASE("thread_pool: no threads but those asked for") {
         CHECK(wrong_calls(one, 100) == 0);
         const decant::AnyExecutor serial;
         CHECK(threads_now() == before);
-        ThreadPool three(3);
+        ThreadPool three(3, 3);
         CHECK(threads_now() == before + 2);
         CHECK(wrong_calls(three, 100) == 0);
         ThreadPool moved = std::move(three);
         CHECK(threads_now() == before + 2);
-        moved = ThreadPool(2);
+        moved = ThreadPool(2, 2);
         CHECK(threads_become(before + 1));
     }
     CHECK(threads_become(before));
@@ -278,7 +299,7 @@ TEST_CASE("thread_pool: is smaller where the system refuses threads") {
     if (child == 0) {  // no address space for more stacks
         const rlimit none{1, 1};
         setrlimit(RLIMIT_AS, &none);
-        ThreadPool pool(64);
+        ThreadPool pool(64, 64);
         _exit(pool.concurrency() < 64 && wrong_calls(pool, 5) == 0 ? 0 : 1);
     }
     int status = -1;
@@ -301,7 +322,7 @@ double processor_time() {
 }  // namespace
 
 TEST_CASE("thread_pool: an idle pool uses no processor time") {
-    ThreadPool pool(4);
+    ThreadPool pool(4, 4);
     CHECK(wrong_calls(pool, 1000) == 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the spin before the sleep
     const double before = processor_time();
@@ -310,7 +331,7 @@ TEST_CASE("thread_pool: an idle pool uses no processor time") {
 }
 
 TEST_CASE("thread_pool: waiting for a slow task uses no processor time") {
-    ThreadPool pool(4);
+    ThreadPool pool(4, 4);
     CHECK(wrong_calls(pool, 1000) == 0);
     const double before = processor_time();
     parallel_for(pool, 8, [](std::size_t i) {
@@ -325,7 +346,7 @@ namespace {
 
 /// Milliseconds for what a decoding step asks of an executor: many short loops of uneven tiles.
 double time_loops(std::size_t threads) {
-    ThreadPool pool(threads);
+    ThreadPool pool(threads, threads);
     std::atomic<std::uint64_t> sum{0};
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t loop = 0; loop < 150; ++loop) {

@@ -57,8 +57,8 @@ inline std::uint32_t wait_while(const std::atomic<std::uint32_t>& value, std::ui
 }  // namespace detail
 
 /// A fixed set of threads. The caller of `parallel_for` takes part, so `threads` = 1 starts none. Waiting threads spin
-/// briefly and then sleep: an idle pool costs no processor time, and more threads than processors are slower, not
-/// stuck. Movable; a moved-from pool has one thread, the caller's.
+/// briefly and then sleep: an idle pool costs no processor time. Movable; a moved-from pool has one
+/// thread, the caller's.
 ///
 /// `parallel_for` from several threads at once is safe: while one job runs, the others (and loops inside a task) run on
 /// their own thread alone. So contexts may share a pool: give each of them the same lvalue, and let it outlive them.
@@ -69,12 +69,15 @@ class ThreadPool {
  public:
     static constexpr std::size_t max_threads = 1024;
 
-    /// \param threads how many take part, the caller included, at most `max_threads`; 0 = `available_processors()`.
-    /// Fewer if the system refuses more (where exceptions are on; without them the program ends): `concurrency()`
-    /// tells.
-    explicit ThreadPool(std::size_t threads = 0) {
+    /// \param threads how many take part, the caller included, at most `max_threads`; 0 = `processors`.
+    /// \param processors more threads than that would only be in each other's way, so no more are started; 0 =
+    /// `available_processors()`.
+    /// Fewer, too, if the system refuses more (where exceptions are on; without them the program ends):
+    /// `concurrency()` tells.
+    explicit ThreadPool(std::size_t threads = 0, std::size_t processors = 0) {
         const detail::ErrnoGuard guard;
-        threads = (std::min)(threads == 0 ? available_processors() : threads, max_threads);
+        if (processors == 0) processors = available_processors();
+        threads = (std::min)({threads == 0 ? processors : threads, processors, max_threads});
         if (threads == 1) return;
         state_ = std::make_unique<State>();
         state_->workers.reserve(threads - 1);
