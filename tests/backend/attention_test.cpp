@@ -123,7 +123,8 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     std::vector<std::size_t> lengths;
     const std::size_t count = random.between(1, 3);
     for (std::size_t s = 0; s < count; ++s)
-        lengths.push_back(random.pick<std::size_t>({1, 2, 63, 64, 65, 128, 129, random.between(1, 300)}));
+        lengths.push_back(
+            random.pick<std::size_t>({1, 2, 63, 64, 65, 128, 129, random.between(1, 300), random.between(1024, 1100)}));
     const float key_size = random.pick({1.0f, 6.0f});  // large ones make the maximum move from tile to tile
     const Sequences sequences(random, lengths, std::size_t{kv_heads} * head_dim, key_size);
     const Tables tables(random, lengths, block_tokens);
@@ -354,6 +355,35 @@ TEMPLATE_TEST_CASE("attention: neither the order nor the size of blocks changes 
             const std::vector<float> got = attend<TestType>(queries, q, tables, cache, 0, spec, sinks);
             if (expected.empty()) expected = got;
             CAPTURE(block_tokens, decant::name(dtype));
+            CHECK(decant_test::same_bits(got, expected));
+        }
+    }
+}
+
+// What a pass of few rows cuts into pieces, one of many rows computes at once.
+TEMPLATE_TEST_CASE("attention: a long cache in pieces, and together with other rows, gives the same bits", "",
+                   DECANT_TEST_SIMD_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(28);
+    const std::vector<std::size_t> lengths{2100, 1030, 40};
+    const std::vector<Query> few{{0, 2047}, {0, 2048}, {0, 2049}, {2, 39}, {1, 1023}, {1, 1024}, {0, 2099}, {1, 5}};
+    for (const std::uint32_t window : {0u, 1100u, 3u}) {
+        const decant::AttentionSpec spec{6, 2, 24, 0.25f, window};
+        const Matrix sinks = decant_test::random_matrix(random, DType::f32, 1, 6);
+        const Sequences sequences(random, lengths, 48, 3.0f);
+        const Tables tables(random, lengths, 16);
+        TestCache<TestType> cache(TestType{}, {{{2, 24}}, 16, DType::f16}, tables.pool);
+        store<TestType>(sequences, tables, cache, 0);
+        std::vector<Query> many = few;
+        while (many.size() < 40) many.push_back({2, many.size() - 8});
+        const std::vector<float> q = random.floats(many.size() * 144);
+        const std::vector<float> some(q.begin(), q.begin() + static_cast<std::ptrdiff_t>(few.size() * 144));
+        for (const bool sunk : {false, true}) {
+            const std::optional<Matrix> weight = sunk ? std::optional(sinks) : std::nullopt;
+            const std::vector<float> got = attend<TestType>(few, some, tables, cache, 0, spec, weight);
+            std::vector<float> expected = attend<TestType>(many, q, tables, cache, 0, spec, weight);
+            expected.resize(got.size());
+            CAPTURE(window, sunk);
             CHECK(decant_test::same_bits(got, expected));
         }
     }

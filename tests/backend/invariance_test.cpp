@@ -339,12 +339,12 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
         Runner<TestType> runner(random, network, texts, 16, dtype);
         for (const std::size_t threads : {2u, 3u, 4u}) {
             CAPTURE(threads);
-            CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant::ThreadPool(threads)))) == 0);
+            CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant::ThreadPool(threads, threads)))) == 0);
         }
         CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ReversedExecutor{}))) == 0);
         CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ShuffledExecutor{}))) == 0);
 
-        decant::ThreadPool pool(3);
+        decant::ThreadPool pool(3, 3);
         const AnyExecutor executor(pool);
         for (const std::uint64_t tiles : {1u, 2u, 7u, 50u}) {
             CAPTURE(tiles);
@@ -397,7 +397,7 @@ TEMPLATE_TEST_CASE("invariance: a pass may be interrupted after any of its tiles
     upload();
     REQUIRE(runner.pass().run(AnyExecutor{}) == RunState::finished);
     const std::vector<float> expected = runner.logits();
-    decant::ThreadPool pool(3);
+    decant::ThreadPool pool(3, 3);
     std::size_t wrong = 0;
     std::uint64_t tiles = 0;
     for (RunState state = RunState::stopped; state == RunState::stopped; ++tiles) {

@@ -122,7 +122,7 @@ void with_executors(F f) {
     f(AnyExecutor{});
     f(AnyExecutor(decant_test::ReversedExecutor{}));
     f(AnyExecutor(decant_test::ShuffledExecutor{}));
-    for (const std::size_t threads : {2u, 3u, 4u}) f(AnyExecutor(decant::ThreadPool(threads)));
+    for (const std::size_t threads : {2u, 3u, 4u}) f(AnyExecutor(decant::ThreadPool(threads, threads)));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ std::vector<float> run(const FeedForward& network, Way way, bool in_place, const
 TEMPLATE_TEST_CASE("simd: a merged gate gives the bits of one on its own", "", DECANT_TEST_SIMD_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(81);
-    decant::ThreadPool pool(3);
+    decant::ThreadPool pool(3, 3);
     const auto check = [&](DType gate, DType up, DType down, std::size_t hidden, std::size_t rows) {
         const FeedForward network(random, gate, up, down, hidden, rows);
         CAPTURE(decant::name(gate), decant::name(up), decant::name(down), network.width, hidden, rows);

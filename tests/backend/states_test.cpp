@@ -341,8 +341,8 @@ TEMPLATE_TEST_CASE("states: neither cuts, mates, threads nor interruptions chang
         constexpr std::uint64_t all = (std::numeric_limits<std::uint64_t>::max)();
         check(AnyExecutor{}, all);
         check(AnyExecutor{}, 1);
-        check(AnyExecutor(decant::ThreadPool(3)), all);
-        check(AnyExecutor(decant::ThreadPool(4)), 5);
+        check(AnyExecutor(decant::ThreadPool(3, 3)), all);
+        check(AnyExecutor(decant::ThreadPool(4, 4)), 5);
         check(AnyExecutor(decant_test::ReversedExecutor{}), all);
         check(AnyExecutor(decant_test::ShuffledExecutor{}), 7);
     }

@@ -119,7 +119,7 @@ int main(int count, char** arguments) {
     each_allocation(
         "a context, a cache and the first pass", step,
         [&] {
-            decant::Context context(model, decant::ThreadPool{4}, {.rows = 16});
+            decant::Context context(model, decant::ThreadPool{4, 4}, {.rows = 16});
             const decant::KvCache cache(context, {.tokens = 64});
             auto sequence = cache.sequence();
             return sequence && context.prefill(*sequence, tokens);
@@ -127,7 +127,7 @@ int main(int count, char** arguments) {
         nothing);
 
     // A state that stands: whatever fails, it is as before, and goes on to the same token.
-    decant::Context context(model, decant::ThreadPool{4}, {.rows = 16});
+    decant::Context context(model, decant::ThreadPool{4, 4}, {.rows = 16});
     const decant::KvCache cache(context, {.tokens = 64});
     auto sequence = decant_test::need(cache.sequence(), "a sequence");
     const auto free_blocks = cache.free_blocks();

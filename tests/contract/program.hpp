@@ -42,7 +42,7 @@ struct Host {
         : weights(need(decant::Weights::open(path), "opening")),
           tokenizer(need(decant::Tokenizer::from(weights), "the tokenizer")),
           model(need(decant::Model<B>::bind(weights), "binding")),
-          context(model, decant::ThreadPool{threads}, {.rows = 64}),
+          context(model, decant::ThreadPool{threads, threads}, {.rows = 64}),
           cache(context, {.tokens = tokens}),
           sequence(need(cache.sequence(), "a sequence")) {}
 

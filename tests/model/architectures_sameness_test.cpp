@@ -111,7 +111,7 @@ struct Stopper {
 decant::AnyExecutor executor_of(Random& random) {
     switch (random.below(3)) {
         case 0: return decant::AnyExecutor{};
-        case 1: return decant::AnyExecutor(ThreadPool{3});
+        case 1: return decant::AnyExecutor(ThreadPool{3, 3});
         default:
             return decant::AnyExecutor(
                 decant_test::ShuffledExecutor{std::mt19937{static_cast<unsigned>(random.next())}});

@@ -349,7 +349,7 @@ TEST_CASE("a long prompt ends soon after it is cancelled from another thread", "
 TEMPLATE_TEST_CASE("progress rises to its total, on the calling thread", "[model]", decant::Eigen, Simd) {
     const auto model = decant_test::bind<TestType>(decant_test::tiny("llama3"));
     const Tokens tokens = random_tokens(45, 5, 160);
-    Context context(model, ThreadPool{3}, {.rows = 10, .sequences = 2, .logits = 2, .best = 3});
+    Context context(model, ThreadPool{3, 3}, {.rows = 10, .sequences = 2, .logits = 2, .best = 3});
     const KvCache cache(context, {.tokens = 256});
     struct Watcher {
         std::thread::id caller = std::this_thread::get_id();

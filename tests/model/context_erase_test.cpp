@@ -316,7 +316,7 @@ TEMPLATE_TEST_CASE("how an erasure is run changes no bit", "[model]", decant::Ei
             for (const std::uint32_t rows : {200u, 1u, 7u}) {
                 for (const std::size_t threads : {1u, 3u}) {
                     for (const std::uint32_t block : {16u, 1u, 64u}) {
-                        Context context(model, ThreadPool{threads}, {.rows = rows});
+                        Context context(model, ThreadPool{threads, threads}, {.rows = rows});
                         const KvCache cache(context, {.tokens = 128, .block_tokens = block, .dtype = dtype});
                         Random random{block};
                         decant_test::scatter_free_blocks(cache, random);

@@ -184,7 +184,7 @@ TEMPLATE_TEST_CASE("threads and executors change no bit", "[model]", decant::Eig
                 if (!same_bits(decant_test::row(logits, i), expected[i])) FAIL("position " << i);
         };
         check(decant::SerialExecutor{});
-        for (const std::size_t threads : {1u, 2u, 3u, 7u}) check(ThreadPool{threads});
+        for (const std::size_t threads : {1u, 2u, 3u, 7u}) check(ThreadPool{threads, threads});
         ThreadPool lent{2};
         check(lent);
         check(Reckless{});
@@ -198,7 +198,7 @@ TEMPLATE_TEST_CASE("a pass in pieces of any size gives the bits of the whole", "
         const Tokens tokens = random_tokens(12, 5, model.spec().vocabulary);
         const auto expected = whole(model, tokens);
         for (const std::size_t threads : {1u, 3u}) {
-            Context context(model, ThreadPool{threads}, wide);
+            Context context(model, ThreadPool{threads, threads}, wide);
             const KvCache cache(context, {.tokens = 64});
             for (const std::uint64_t tiles : {1u, 2u, 7u, 50u, 1'000'000u}) {
                 auto sequence = taken(cache.sequence());

@@ -22,7 +22,7 @@ void check_plan(const decant::Weights& weights, const decant::ContextOptions& op
     const auto plan = taken(decant::MemoryPlan::of<B>(weights, options, cached, threads, backend));
     CHECK(memory.used() == 0);
     const auto model = taken(decant::Model<B>::bind(weights, backend));
-    decant::Context context(model, decant::ThreadPool{threads}, options);
+    decant::Context context(model, decant::ThreadPool{threads, threads}, options);
     const decant::KvCache cache(context, cached);
     auto sequence = taken(cache.sequence());
     CHECK(cache.bytes() == plan.cache);

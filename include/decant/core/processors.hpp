@@ -266,8 +266,10 @@ inline void append_mount(PathText& path, std::string_view text) noexcept {
 }
 
 /// `available_processors` for a thread that may run on the allowed ones, by the files under `root`.
-[[nodiscard]] inline std::size_t available(std::string_view root, const ProcessorMask& allowed) noexcept {
-    return (std::max)(std::size_t{1}, (std::min)(cgroup_processors(root), physical_cores(root, allowed)));
+[[nodiscard]] inline std::size_t available(std::string_view root, const ProcessorMask& allowed,
+                                           bool siblings = false) noexcept {
+    const std::size_t most = siblings ? allowed.count() : physical_cores(root, allowed);
+    return (std::max)(std::size_t{1}, (std::min)(cgroup_processors(root), most));
 }
 
 }  // namespace detail::processors
@@ -275,8 +277,9 @@ inline void append_mount(PathText& path, std::string_view text) noexcept {
 
 /// How many threads can work at once: the physical cores that this thread may run on (its affinity mask), but no more
 /// than the whole processors in the CPU quota of its container (Linux control groups, versions 1 and 2, up to their
-/// root). What the system does not tell is no limit. At least 1. Reads files, so ask once.
-[[nodiscard]] inline std::size_t available_processors() noexcept {
+/// root). With `siblings` every hardware thread of a core counts: more than that run only in turns. What the system does
+/// not tell is no limit. At least 1. Reads files, so ask once.
+[[nodiscard]] inline std::size_t available_processors(bool siblings = false) noexcept {
 #if defined(__linux__)
     const int saved = errno;
     detail::processors::ProcessorMask allowed;
@@ -285,10 +288,11 @@ inline void append_mount(PathText& path, std::string_view text) noexcept {
     const std::size_t count =
         known ? allowed.size() : (std::min)(allowed.size(), std::size_t{std::thread::hardware_concurrency()});
     for (std::size_t cpu = 0; cpu < count; ++cpu) allowed[cpu] = !known || CPU_ISSET_S(cpu, sizeof set, set) != 0;
-    const std::size_t available = detail::processors::available("", allowed);
+    const std::size_t available = detail::processors::available("", allowed, siblings);
     errno = saved;
     return available;
 #else
+    static_cast<void>(siblings);
     return (std::max)(1u, std::thread::hardware_concurrency());
 #endif
 }

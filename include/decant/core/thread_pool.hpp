@@ -69,15 +69,16 @@ class ThreadPool {
  public:
     static constexpr std::size_t max_threads = 1024;
 
-    /// \param threads how many take part, the caller included, at most `max_threads`; 0 = `processors`.
+    /// \param threads how many take part, the caller included, at most `max_threads`; 0 = `available_processors()`.
     /// \param processors more threads than that would only be in each other's way, so no more are started; 0 =
-    /// `available_processors()`.
+    /// `available_processors(true)`.
     /// Fewer, too, if the system refuses more (where exceptions are on; without them the program ends):
     /// `concurrency()` tells.
     explicit ThreadPool(std::size_t threads = 0, std::size_t processors = 0) {
         const detail::ErrnoGuard guard;
-        if (processors == 0) processors = available_processors();
-        threads = (std::min)({threads == 0 ? processors : threads, processors, max_threads});
+        if (threads == 0) threads = processors == 0 ? available_processors() : processors;
+        if (processors == 0) processors = available_processors(true);
+        threads = (std::min)({threads, processors, max_threads});
         if (threads == 1) return;
         state_ = std::make_unique<State>();
         state_->workers.reserve(threads - 1);

@@ -445,6 +445,8 @@ struct RowTile {
 
 #include <decant/backend/simd/math.inl>
 
+#include <decant/backend/simd/small_product.inl>
+
 #include <decant/backend/simd/attention.inl>
 #include <decant/backend/simd/rows.inl>
 
