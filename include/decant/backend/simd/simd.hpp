@@ -13,6 +13,7 @@
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
 #include <decant/backend/simd/lanes.hpp>
+#include <decant/backend/simd/neon.hpp>
 #include <decant/backend/simd/portable.hpp>
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/config.hpp>
@@ -368,6 +369,8 @@ using BasicSimd = HostBackend<simd::Kernels<Sets...>>;
 using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni, simd::Amx>;
 #elif DECANT_X86
 using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni>;
+#elif DECANT_ARM64
+using SimdKernels = simd::Kernels<simd::Neon, simd::NeonDotprod>;
 #else
 using SimdKernels = simd::Kernels<simd::Portable>;
 #endif

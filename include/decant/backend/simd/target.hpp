@@ -11,6 +11,7 @@
 #include <decant/core/text.hpp>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -22,10 +23,22 @@
 #define DECANT_AMX 0
 #endif
 
+#if defined(__aarch64__) && !defined(__AARCH64EB__) && (defined(__GNUC__) || defined(__clang__))
+#define DECANT_ARM64 1
+#include <arm_neon.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+#else
+#define DECANT_ARM64 0
+#endif
+
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for, worst first.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx };
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx, neon, neon_dotprod };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -34,6 +47,8 @@ enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx };
         case Isa::avx_vnni: return "AVX-VNNI";
         case Isa::avx512_vnni: return "AVX-512 VNNI";
         case Isa::amx: return "AMX";
+        case Isa::neon: return "NEON";
+        case Isa::neon_dotprod: return "NEON dotprod";
     }
     return "unknown";
 }
@@ -109,6 +124,31 @@ inline Result<void> allow_amx() {
 #endif
 }
 
+#if DECANT_ARM64
+#if defined(_WIN32)
+extern "C" __declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long);
+#endif
+namespace detail {
+
+[[nodiscard]] inline bool has_dotprod() noexcept {
+#if defined(__linux__)
+    return (getauxval(AT_HWCAP) >> 20 & 1) != 0;  // HWCAP_ASIMDDP
+#elif defined(__APPLE__)
+    int has = 0;
+    std::size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
+#elif defined(_WIN32)
+    return IsProcessorFeaturePresent(43) != 0;  // PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return true;
+#else
+    return false;
+#endif
+}
+
+}  // namespace detail
+#endif
+
 /// Whether this machine (processor and system) runs the set; AMX only after `allow_amx`.
 [[nodiscard]] inline bool supported(Isa isa) noexcept {
 #if DECANT_X86
@@ -124,8 +164,10 @@ inline Result<void> allow_amx() {
 #else
             return false;
 #endif
+        default: return false;
     }
-    return false;
+#elif DECANT_ARM64
+    return isa == Isa::portable || isa == Isa::neon || (isa == Isa::neon_dotprod && detail::has_dotprod());
 #else
     return isa == Isa::portable;
 #endif
