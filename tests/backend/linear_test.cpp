@@ -188,13 +188,17 @@ TEMPLATE_TEST_CASE("linear: a product per group of columns, alone and with other
                                                    : random.pick<std::size_t>({1, 2, 7, 12, 16, 33});
             const std::size_t width = random.pick<std::size_t>({1, 5, 12, 16, 17, 33}), columns = groups * inputs;
             const std::vector<float> x = random.floats(rows * columns, random.pick({0.01f, 1.0f, 50.0f}));
+            struct Kind {
+                DType dtype;
+                std::size_t inputs, outputs;
+            };
+            std::vector<Kind> kinds{{dtype, inputs, groups * width}};
+            if (random.coin()) kinds.push_back({DType::bf16, columns, 21});
+            if (random.coin()) kinds.push_back({columns % 32 == 0 ? DType::q8_0 : DType::f16, columns, 18});
+            if (random.coin()) kinds.push_back({DType::f32, inputs, groups});
+            random.shuffle(kinds);
             std::vector<Product> products;
-            products.emplace_back(random, dtype, inputs, groups * width, rows);
-            if (random.coin()) products.emplace_back(random, DType::bf16, columns, 21, rows);
-            if (random.coin())
-                products.emplace_back(random, columns % 32 == 0 ? DType::q8_0 : DType::f16, columns, 18, rows);
-            if (random.coin()) products.emplace_back(random, DType::f32, inputs, groups, rows);
-            random.shuffle(products);
+            for (const Kind& kind : kinds) products.emplace_back(random, kind.dtype, kind.inputs, kind.outputs, rows);
             check_linear<TestType>(random, x, columns, products, random.between(0, 3) == 0);
         }
     }
