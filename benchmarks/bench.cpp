@@ -4,11 +4,11 @@
 
 #include <decant/decant.hpp>
 
+#include "../examples/support/machine_limits.hpp"
 #include "../examples/support/options.hpp"
 #include "../examples/support/progress.hpp"
 #include "../examples/support/random.hpp"
 #include "../examples/support/timing.hpp"
-#include "machine_limits.hpp"
 #include "model_cost.hpp"
 
 #include <algorithm>
@@ -147,11 +147,11 @@ class Bench {
           cost_(model_.weights(), model_.spec()) {}
 
     void run() {
-        std::optional<bench::MachineLimits> limits;
+        std::optional<examples::MachineLimits> limits;
         if (!settings_.csv) {
             double most = 0.0;
             for (const Test& test : settings_.tests) most = test.prefill ? most : (std::max)(most, step_bytes(test));
-            limits.emplace(pool_, static_cast<std::size_t>(most));
+            limits.emplace(pool_, model_.backend().kernels().isa(), static_cast<std::size_t>(most));
             const std::string name = std::filesystem::path(model_.weights().name()).filename().string();
             const std::string_view isa = decant::name(model_.backend().kernels().isa());
             std::printf("%s, %.0f MB, %s, %zu threads, %.*s\n", name.c_str(),
@@ -247,38 +247,31 @@ class Bench {
                static_cast<double>(test.sequences) * cache / static_cast<double>(test.tokens);
     }
 
-    /// As fast as the machine is now; nothing where its limits are not known.
-    [[nodiscard]] Limit limit(bench::MachineLimits& limits, const Test& test) const {
+    /// As fast as the machine is now.
+    [[nodiscard]] Limit limit(examples::MachineLimits& limits, const Test& test) const {
         if (!test.prefill) {
             const double bytes = step_bytes(test);
-            const std::optional<double> rate = limits.read_speed(static_cast<std::size_t>(bytes));
-            if (!rate) return {};
-            return {*rate / bytes * static_cast<double>(test.sequences), *rate, "GB/s read"};
+            const double rate = limits.read_speed(static_cast<std::size_t>(bytes));
+            return {rate / bytes * static_cast<double>(test.sequences), rate, "GB/s read"};
         }
         const bench::Macs macs = cost_.prefill_macs(test.tokens);
         double seconds = 0.0, all = 0.0;
         std::size_t most = 0;
         for (std::size_t kind = 0; kind < macs.size(); ++kind) {
             if (macs[kind] == 0.0) continue;
-            const std::optional<double> rate = limits.mac_speed(static_cast<bench::Arithmetic>(kind));
-            if (!rate) return {};
-            seconds += macs[kind] / *rate;
+            seconds += macs[kind] / limits.mac_speed(static_cast<examples::Arithmetic>(kind));
             all += macs[kind];
             if (macs[kind] > macs[most]) most = kind;
         }
         return {static_cast<double>(test.tokens) / seconds, all / seconds,
-                "GMAC/s " + std::string(bench::name(static_cast<bench::Arithmetic>(most)))};
+                "GMAC/s " + std::string(examples::name(static_cast<examples::Arithmetic>(most)))};
     }
 
     /// Against the better of the limits before and after.
     static void print_row(const Test& test, double speed, const Limit& before, const Limit& after) {
         const Limit& best = before.speed > after.speed ? before : after;
-        if (best.speed == 0.0) {
-            std::printf("%-16s %10.2f %12s\n", test.name.c_str(), speed, "-");
-        } else {
-            std::printf("%-16s %10.2f %10.1f %% of %.1f %s\n", test.name.c_str(), speed, 100.0 * speed / best.speed,
-                        best.rate / 1e9, best.of.c_str());
-        }
+        std::printf("%-16s %10.2f %10.1f %% of %.1f %s\n", test.name.c_str(), speed, 100.0 * speed / best.speed,
+                    best.rate / 1e9, best.of.c_str());
     }
 
     const Settings& settings_;

@@ -11,7 +11,7 @@
 #include <decant/model/names.hpp>
 #include <decant/model/spec.hpp>
 
-#include "machine_limits.hpp"
+#include "../examples/support/machine_limits.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@
 namespace bench {
 
 /// Multiply-accumulates by kind.
-using Macs = std::array<double, arithmetics>;
+using Macs = std::array<double, examples::arithmetics>;
 
 class ModelCost {
  public:
@@ -84,6 +84,7 @@ class ModelCost {
     static void add(Part& part, const decant::Tensor& tensor) {
         part.bytes += static_cast<double>(tensor.bytes.size());
         if (tensor.shape.rank < 2) return;  // norms and biases
+        using examples::Arithmetic;
         const Arithmetic kind = decant::traits(tensor.dtype).block_elements > 1 ? Arithmetic::int8
                                 : tensor.dtype == decant::DType::f32            ? Arithmetic::f32
                                                                                 : Arithmetic::bf16;

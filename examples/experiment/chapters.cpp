@@ -6,12 +6,12 @@
 #include "elevator.hpp"
 #include "format.hpp"
 #include "lab.hpp"
-#include "limits.hpp"
 #include "paging.hpp"
 #include "pause_and_drip.hpp"
 #include "terminal.hpp"
 #include "two_builds.hpp"
 
+#include "../support/machine_limits.hpp"
 #include "../support/process.hpp"
 
 #include <decant/backend/simd/simd.hpp>
@@ -24,6 +24,17 @@
 #include <string>
 
 namespace experiment {
+namespace {
+
+/// Measures on the model's threads, with its instruction set.
+void raise_limits(Limits& limits, examples::MachineLimits& machine) {
+    const auto raise = [](double& limit, double measured) { limit = (std::max)(limit, measured); };
+    raise(limits.integer_operations_per_second, 2.0 * machine.mac_speed(examples::Arithmetic::int8));
+    raise(limits.float_operations_per_second, 2.0 * machine.mac_speed(examples::Arithmetic::f32));
+    raise(limits.bytes_per_second, machine.read_speed(limits.buffer_bytes));
+}
+
+}  // namespace
 
 Experiment::Experiment(const Settings& settings) : lab_(std::make_unique<Lab>(settings)) {
     Results& results = lab_->results;
@@ -41,14 +52,12 @@ Experiment::~Experiment() = default;
 
 void Experiment::measure_limits() {
     Limits& limits = lab_->results.machine.limits;
-    const decant::Isa isa = SimdKernels().isa();
-    raise_arithmetic_limits(limits, lab_->pool, isa, 0.6);
-
     // Four times the largest cache, but no more than a quarter of the memory that is free.
     std::uint64_t bytes = (std::clamp)(4 * limits.last_cache_bytes, std::uint64_t{256} << 20, std::uint64_t{1} << 30);
     if (const auto available = examples::available_memory()) bytes = (std::min)(bytes, *available / 4);
     limits.buffer_bytes = bytes;
-    limits.bytes_per_second = read_speed(lab_->pool, isa, bytes, 0.5);
+    examples::MachineLimits machine(lab_->pool, SimdKernels().isa(), bytes);
+    raise_limits(limits, machine);
 
     const Results& results = lab_->results;
     print_line(printable(results.model) + " on " + printable(results.machine.processor) + ", " +
@@ -121,12 +130,10 @@ Results Experiment::finish() {
     Lab& lab = *lab_;
     Results& results = lab.results;
     Limits& limits = results.machine.limits;
-    const decant::Isa isa = SimdKernels().isa();
-    raise_arithmetic_limits(limits, lab.pool, isa, 0.6);
-    limits.bytes_per_second = (std::max)(limits.bytes_per_second, read_speed(lab.pool, isa, limits.buffer_bytes, 0.5));
+    examples::MachineLimits machine(lab.pool, SimdKernels().isa(), limits.buffer_bytes);
+    raise_limits(limits, machine);
     for (Build& build : results.builds.builds)
-        if (build.weight_bytes < limits.buffer_bytes)
-            build.bytes_per_second = read_speed(lab.pool, isa, build.weight_bytes, 0.3);
+        if (build.weight_bytes < limits.buffer_bytes) build.bytes_per_second = machine.read_speed(build.weight_bytes);
 
     PauseAndDrip& pause = results.pause;
     pause.prefill_share = arithmetic_share(limits, pause.prefill_work, pause.first_token_seconds);

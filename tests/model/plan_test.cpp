@@ -190,7 +190,7 @@ Figures use_everything() {
 
 }  // namespace
 
-TEST_CASE("a plan comes within two percent of what is then in memory", "[model][plan]") {
+TEST_CASE("a plan comes within three percent of what is then in memory", "[model][plan]") {
     int ends[2];
     REQUIRE(pipe(ends) == 0);
     const pid_t child = fork();
@@ -211,7 +211,7 @@ TEST_CASE("a plan comes within two percent of what is then in memory", "[model][
     INFO("planned " << figures.planned << ", used " << figures.used);
     if (DECANT_TEST_SANITIZED) return;
     CHECK(static_cast<double>(figures.used) < 1.02 * static_cast<double>(figures.planned));
-    CHECK(static_cast<double>(figures.used) > 0.98 * static_cast<double>(figures.planned));
+    CHECK(static_cast<double>(figures.used) > 0.97 * static_cast<double>(figures.planned));
 }
 
 #endif
