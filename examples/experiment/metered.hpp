@@ -39,14 +39,15 @@ class Meter {
         add(weight_bytes_, op.table->row_bytes);
     }
     void see(const decant::host::Linear& op, const decant::host::Frame& frame, std::uint32_t tile) {
-        const auto place = op.place(tile);
-        see_product(*place.target->weight, place.columns, frame.rows(op.x.rows));
+        const auto place = op.place(tile, frame);
+        for (std::uint32_t n = 0; n < (op.gated ? op.count : 1); ++n)  // a tile of a gate is one of both its targets
+            see_product(*place.target[n].weight, place.columns, place.rows, place.row == 0);
     }
     void see(const decant::host::Experts& op, const decant::host::Frame& frame, std::uint32_t tile) {
         const auto place = op.place(tile);
         std::uint64_t rows = 0;
         op.rows(frame, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { ++rows; });
-        if (rows > 0) see_product(op.weights[place.expert], place.columns, rows);
+        if (rows > 0) see_product(op.weights[place.expert], place.columns, rows, true);
     }
     void see(const decant::host::Attend& op, const decant::host::Frame& frame, std::uint32_t tile) {
         op.runs(frame, tile, [&](std::uint32_t first, std::uint32_t last, std::uint32_t kv_head) {
@@ -68,8 +69,8 @@ class Meter {
     void see(const Op&, const decant::host::Frame&, std::uint32_t) {}
 
  private:
-    void see_product(const decant::host::Weight& weight, std::uint64_t columns, std::uint64_t rows) {
-        add(weight_bytes_, columns * weight.row_bytes);
+    void see_product(const decant::host::Weight& weight, std::uint64_t columns, std::uint64_t rows, bool first) {
+        if (first) add(weight_bytes_, columns * weight.row_bytes);
         const bool blocks = decant::traits(weight.dtype).block_elements > 1;
         add(blocks ? integer_operations_ : float_operations_, 2 * rows * columns * weight.columns);
     }
