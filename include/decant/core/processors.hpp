@@ -277,8 +277,8 @@ inline void append_mount(PathText& path, std::string_view text) noexcept {
 
 /// How many threads can work at once: the physical cores that this thread may run on (its affinity mask), but no more
 /// than the whole processors in the CPU quota of its container (Linux control groups, versions 1 and 2, up to their
-/// root). With `siblings` every hardware thread of a core counts: more than that run only in turns. What the system does
-/// not tell is no limit. At least 1. Reads files, so ask once.
+/// root). With `siblings` every hardware thread of a core counts: more than that run only in turns. What the system
+/// does not tell is no limit. At least 1. Reads files, so ask once.
 [[nodiscard]] inline std::size_t available_processors(bool siblings = false) noexcept {
 #if defined(__linux__)
     const int saved = errno;
