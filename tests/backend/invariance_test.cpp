@@ -428,6 +428,9 @@ TEST_CASE("invariance: the backend that picks a set equals the set that it picks
         case decant::Isa::avx_vnni: check(decant_test::AvxVnniSimd{}); break;
         case decant::Isa::amx:  // has the bits of AVX-512
         case decant::Isa::avx512_vnni: check(decant_test::Avx512Simd{}); break;
+#elif DECANT_ARM64
+        case decant::Isa::neon: check(decant_test::NeonSimd{}); break;
+        case decant::Isa::neon_dotprod: check(decant_test::NeonDotprodSimd{}); break;
 #endif
         default: FAIL("a set without a backend of its own"); break;
     }

@@ -35,6 +35,10 @@ using AvxVnniSimd = decant::BasicSimd<decant::simd::AvxVnni>;
 using Avx512Simd = decant::BasicSimd<decant::simd::Avx512Vnni>;
 #define DECANT_TEST_SIMD_BACKENDS \
     decant_test::PortableSimd, decant_test::Avx2Simd, decant_test::AvxVnniSimd, decant_test::Avx512Simd
+#elif DECANT_ARM64
+using NeonSimd = decant::BasicSimd<decant::simd::Neon>;
+using NeonDotprodSimd = decant::BasicSimd<decant::simd::NeonDotprod>;
+#define DECANT_TEST_SIMD_BACKENDS decant_test::PortableSimd, decant_test::NeonSimd, decant_test::NeonDotprodSimd
 #else
 #define DECANT_TEST_SIMD_BACKENDS decant_test::PortableSimd
 #endif

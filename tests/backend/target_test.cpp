@@ -18,6 +18,8 @@ TEST_CASE("target: every set has a name of its own") {
     CHECK(decant::name(Isa::avx2) == "AVX2");
     CHECK(decant::name(Isa::avx_vnni) == "AVX-VNNI");
     CHECK(decant::name(Isa::avx512_vnni) == "AVX-512 VNNI");
+    CHECK(decant::name(Isa::neon) == "NEON");
+    CHECK(decant::name(Isa::neon_dotprod) == "NEON dotprod");
     CHECK(decant::name(Isa::amx) == "AMX");
 }
 
@@ -52,7 +54,7 @@ TEST_CASE("target: a backend of several sets runs the best that the machine has"
     const auto isa_of = [](const auto& backend) { return backend.pass(1).kernels().isa(); };
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable>{}) == Isa::portable);
     Isa best = Isa::portable;
-    for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni})
+    for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni, Isa::neon, Isa::neon_dotprod})
         if (decant::supported(isa)) best = isa;
     CHECK(isa_of(decant::Simd{}) == (decant::supported(Isa::amx) ? Isa::amx : best));
 #if DECANT_X86

@@ -64,8 +64,9 @@ struct Panel {
 template <class Set, decant::CodeFormat Format>
 void check(Random& random) {
     constexpr std::size_t block = decant::traits(Format::dtype).block_elements;
-    // AVX2 multiplies codes of eight bits as signed ones, without the bias.
-    const int bias = Set::isa == decant::Isa::avx2 && Format::code_bits > 7 ? 0 : Format::bias;
+    // AVX2 and NEON multiply codes of eight bits as signed ones, without the bias.
+    constexpr bool neon = Set::isa == decant::Isa::neon || Set::isa == decant::Isa::neon_dotprod;
+    const int bias = (Set::isa == decant::Isa::avx2 || neon) && Format::code_bits > 7 ? 0 : Format::bias;
     for (int round = 0; round < 60; ++round) {
         const std::size_t columns = block * random.between(1, decant::simd::piece_columns / block);
         CAPTURE(decant::name(Format::dtype), columns);

@@ -75,8 +75,8 @@ DECANT_ALWAYS_INLINE Lanes::Floats expm1(Lanes::Floats x) noexcept {
     const Lanes::Floats sum = Lanes::multiply_add(x, Lanes::floats(log2_e), shift);
     const Lanes::Floats r = without(x, Lanes::subtract(sum, shift));
     const Lanes::Floats power = Lanes::as_floats(Lanes::template left<23>(Lanes::as_words(sum)));
-    const Lanes::Floats near = Lanes::multiply_add(exp_tail<1>(r), Lanes::times(r, r), r);
-    return Lanes::multiply_add(power, near, Lanes::subtract(power, Lanes::floats(1.0f)));
+    const Lanes::Floats close = Lanes::multiply_add(exp_tail<1>(r), Lanes::times(r, r), r);
+    return Lanes::multiply_add(power, close, Lanes::subtract(power, Lanes::floats(1.0f)));
 }
 
 /// tanh(x), within 4 units in the last place: with e = exp(2 |x|) - 1 it is e / (e + 2).

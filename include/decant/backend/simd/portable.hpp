@@ -161,8 +161,13 @@ struct Lanes {
     static Floats times(Floats a, Floats b) noexcept {
         return map_floats([&](std::size_t i) { return a.batch[i] * b.batch[i]; });
     }
+    /// Not by batches: xsimd 8 has no exact division for NEON.
     static Floats over(Floats a, Floats b) noexcept {
-        return map_floats([&](std::size_t i) { return a.batch[i] / b.batch[i]; });
+        float x[panel_rows], y[panel_rows];
+        store_floats(x, a);
+        store_floats(y, b);
+        for (std::size_t i = 0; i < panel_rows; ++i) x[i] /= y[i];
+        return load_floats(x);
     }
     static Floats multiply_add(Floats a, Floats b, Floats c) noexcept {
         return map_floats([&](std::size_t i) { return xsimd::fma(a.batch[i], b.batch[i], c.batch[i]); });
