@@ -44,6 +44,14 @@
 #define DECANT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Makes the compiler forget where a pointer comes from: it would else keep a sum of pointer and stride in a register
+// of its own for each of many rows, and has not that many.
+#if defined(__GNUC__)
+#define DECANT_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define DECANT_OPAQUE(pointer)
+#endif
+
 // Of kernels that are written in pieces: the registers of one piece go on to the next.
 #if DECANT_DETAIL_SANITIZED || !defined(__GNUC__)
 #define DECANT_ALWAYS_INLINE inline

@@ -10,6 +10,7 @@ struct Unpacker<Q4_K> {
         static_assert(offsetof(Q4_K::Block, minimum) == 2 && offsetof(Q4_K::Block, packed_multipliers) == 4);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
+            for (std::size_t line = 0; line < size; line += 64) approach(first + line, stride);
             Lanes::Words head[4];
             Lanes::columns(first, stride, head);
             const Lanes::Floats scale = Lanes::low_halves(head[0]);
@@ -41,11 +42,11 @@ struct Unpacker<Q4_K> {
         Lanes::columns(codes, stride, w);
         Lanes::columns(codes + 16, stride, w + 4);
         constexpr std::size_t size = sizeof(Q4_K::Block) * 16 / 8;
-        to.begin(size);
+        to.template begin<size>();
         DECANT_UNROLL
         for (std::size_t g = 0; g < 8; ++g) to.codes(g, Lanes::bit_and(w[g], low));
         to.end(product(scale, byte<Sub>(scales)), negative_product(minimum, byte<Sub>(minimums)));
-        to.begin(size);
+        to.template begin<size>();
         DECANT_UNROLL
         for (std::size_t g = 0; g < 8; ++g) to.codes(g, Lanes::bit_and(Lanes::right<4>(w[g]), low));
         to.end(product(scale, byte<Sub + 1>(scales)), negative_product(minimum, byte<Sub + 1>(minimums)));
@@ -68,9 +69,9 @@ struct Unpacker<Q6_K> {
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q6_K::Block);
-        const Gathered<std::uint16_t, size> scales(first + offsetof(Q6_K::Block, scale), stride, columns / 256);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            const Lanes::Floats scale = scales.halves(super);
+            for (std::size_t line = 0; line < size; line += 64) approach(first + line, stride);
+            const Lanes::Floats scale = gathered(first + offsetof(Q6_K::Block, scale), stride);
             Lanes::Words multipliers[4];
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);
             for (std::size_t half = 0; half < 2; ++half)
@@ -81,6 +82,12 @@ struct Unpacker<Q6_K> {
     }
 
  private:
+    /// The F16 of 16 rows.
+    static Lanes::Floats gathered(const std::byte* from, std::size_t stride) noexcept {
+        alignas(64) std::uint16_t halves[panel_rows];
+        for (std::size_t r = 0; r < panel_rows; ++r) __builtin_memcpy(halves + r, from + r * stride, sizeof halves[r]);
+        return Lanes::halves(halves);
+    }
     /// 128 columns: eight sub-blocks of 16.
     template <class Sink>
     DECANT_ALWAYS_INLINE static void unpack_half(const std::byte* low, const std::byte* high, std::size_t stride,
@@ -109,7 +116,7 @@ struct Unpacker<Q6_K> {
         constexpr int from = Shift + Sub / 2 * 2;
         Lanes::Words w[4];
         Lanes::columns(low, stride, w);
-        to.begin(sizeof(Q6_K::Block));
+        to.template begin<sizeof(Q6_K::Block)>();
         DECANT_UNROLL
         for (std::size_t g = 0; g < 4; ++g) {
             const Lanes::Words four = Lanes::bit_and(Lanes::right<Shift>(w[g]), Lanes::words(0x0F0F0F0Fu));

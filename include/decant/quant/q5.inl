@@ -3,30 +3,30 @@
 
 template <>
 struct Unpacker<Q5_0> {
+    static constexpr std::size_t size = sizeof(Q5_0::Block);
     template <class Sink>
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
                                          Sink& to) noexcept {
-        constexpr std::size_t size = sizeof(Q5_0::Block);
+        Span<size>::template run<Unpacker>(first, stride, columns / 32, to);
+    }
+    template <std::size_t At, class Sink>
+    DECANT_ALWAYS_INLINE static void block(const Span<size>& from, Sink& to) noexcept {
+        constexpr std::size_t codes = At + offsetof(Q5_0::Block, low_halves);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
-        const Gathered<std::uint16_t, size> scales(first + offsetof(Q5_0::Block, scale), stride, columns / 32);
-        const Gathered<std::uint32_t, size> high_bits(first + offsetof(Q5_0::Block, high_bits), stride, columns / 32);
-        for (std::size_t b = 0; b < columns / 32; ++b, first += size) {
-            to.begin(16 * size);
-            const Lanes::Words high = high_bits.words(b);
-            Lanes::Words w[4];
-            Lanes::columns(first + offsetof(Q5_0::Block, low_halves), stride, w);
-            to.codes(0, Lanes::bit_or(Lanes::bit_and(w[0], low), spread(high)));
-            to.codes(1, Lanes::bit_or(Lanes::bit_and(w[1], low), spread(Lanes::right<4>(high))));
-            to.codes(2, Lanes::bit_or(Lanes::bit_and(w[2], low), spread(Lanes::right<8>(high))));
-            to.codes(3, Lanes::bit_or(Lanes::bit_and(w[3], low), spread(Lanes::right<12>(high))));
-            DECANT_UNROLL
-            for (std::size_t g = 0; g < 4; ++g) w[g] = Lanes::bit_and(Lanes::right<4>(w[g]), low);
-            to.codes(4, Lanes::bit_or(w[0], spread(Lanes::right<16>(high))));
-            to.codes(5, Lanes::bit_or(w[1], spread(Lanes::right<20>(high))));
-            to.codes(6, Lanes::bit_or(w[2], spread(Lanes::right<24>(high))));
-            to.codes(7, Lanes::bit_or(w[3], spread(Lanes::right<28>(high))));
-            to.end(scales.halves(b));
-        }
+        const Lanes::Words high = from.template word<At + offsetof(Q5_0::Block, high_bits)>();
+        Lanes::Words w[4] = {from.template word<codes>(), from.template word<codes + 4>(),
+                             from.template word<codes + 8>(), from.template word<codes + 12>()};
+        to.codes(0, Lanes::bit_or(Lanes::bit_and(w[0], low), spread(high)));
+        to.codes(1, Lanes::bit_or(Lanes::bit_and(w[1], low), spread(Lanes::right<4>(high))));
+        to.codes(2, Lanes::bit_or(Lanes::bit_and(w[2], low), spread(Lanes::right<8>(high))));
+        to.codes(3, Lanes::bit_or(Lanes::bit_and(w[3], low), spread(Lanes::right<12>(high))));
+        DECANT_UNROLL
+        for (std::size_t g = 0; g < 4; ++g) w[g] = Lanes::bit_and(Lanes::right<4>(w[g]), low);
+        to.codes(4, Lanes::bit_or(w[0], spread(Lanes::right<16>(high))));
+        to.codes(5, Lanes::bit_or(w[1], spread(Lanes::right<20>(high))));
+        to.codes(6, Lanes::bit_or(w[2], spread(Lanes::right<24>(high))));
+        to.codes(7, Lanes::bit_or(w[3], spread(Lanes::right<28>(high))));
+        to.end(from.template half<At + offsetof(Q5_0::Block, scale)>());
     }
 
  private:

@@ -69,6 +69,7 @@ struct Lanes {
     }
 
     static void columns(const std::byte* first, std::size_t stride, Words* out) noexcept {
+        DECANT_OPAQUE(first);
         const Words a = rows_of(first, stride);
         const Words b = rows_of(first + stride, stride);
         const Words c = rows_of(first + 2 * stride, stride);

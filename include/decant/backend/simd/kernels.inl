@@ -3,32 +3,98 @@
 // own and inside its target region: only what is defined there is compiled to its instructions. Raw pointers only.
 
 /// Tells how a format's blocks lie in its rows: `run(first, stride, columns, sink)` hands `columns` columns of 16 rows,
-/// `stride` bytes apart, block by block to a sink: `begin(bytes)`, `codes(group, words)` for each group of the panel
-/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
+/// `stride` bytes apart, block by block to a sink: `begin<bytes>()`, `codes(group, words)` for each group
+/// of the panel block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
 template <class Format>
 struct Unpacker;
 
-/// A field of the blocks of 16 rows, which lie `Step` bytes apart in a row, gathered ahead: [blocks][16].
-template <class Field, std::size_t Step>
-class Gathered {
+/// Has a line of each of 16 rows brought from the second cache to the first, some lines ahead. Called for every line.
+DECANT_ALWAYS_INLINE void approach(const std::byte* first, std::size_t stride) noexcept {
+    constexpr std::size_t ahead = 192;
+    DECANT_OPAQUE(first);
+    DECANT_UNROLL
+    for (std::size_t r = 0; r < 4; ++r, first += stride) {
+        __builtin_prefetch(first + ahead, 0, 3);
+        __builtin_prefetch(first + 4 * stride + ahead, 0, 3);
+        __builtin_prefetch(first + 8 * stride + ahead, 0, 3);
+        __builtin_prefetch(first + 12 * stride + ahead, 0, 3);
+    }
+}
+
+/// Blocks of `Size` bytes of 16 rows, four at a time: registers of words need not begin where a block does.
+template <std::size_t Size>
+class Span {
  public:
-    Gathered(const std::byte* first, std::size_t stride, std::size_t blocks) noexcept {
-        for (std::size_t r = 0; r < panel_rows; ++r, first += stride) {
-            std::size_t b = 0;
-            for (; b + 4 <= blocks; b += 4) DECANT_UNROLL
-            for (std::size_t i = 0; i < 4; ++i) take(first, r, b + i);
-            for (; b < blocks; ++b) take(first, r, b);
+    static constexpr std::size_t blocks = 4;
+
+    /// Hands `count` blocks of 16 rows to `Format::block<At>(span, sink)`, which begin at byte `At` of the span.
+    template <class Format, class Sink>
+    DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t count,
+                                         Sink& to) noexcept {
+        alignas(64) std::byte rest[panel_rows * bytes];
+        for (; count > 0; first += blocks * Size) {
+            const std::size_t n = count < blocks ? count : blocks;
+            if (n < blocks || (count == blocks && bytes > blocks * Size)) {
+                // Registers reach beyond the last block: a copy.
+                for (std::size_t r = 0; r < panel_rows; ++r)
+                    __builtin_memcpy(rest + r * bytes, first + r * stride, n * Size);
+                first = rest;
+                stride = bytes;
+            }
+            Span span(first, stride);
+            span.step<Format, 0>(n, to);
+            count -= n;
         }
     }
-    [[nodiscard]] Lanes::Floats halves(std::size_t b) const noexcept { return Lanes::halves(values_ + b * panel_rows); }
-    [[nodiscard]] Lanes::Words words(std::size_t b) const noexcept { return Lanes::load(values_ + b * panel_rows); }
+
+    /// The four bytes at `Byte` of the blocks, of each row.
+    template <std::size_t Byte>
+    DECANT_ALWAYS_INLINE Lanes::Words word() const noexcept {
+        static_assert(Byte % 2 == 0);
+        if constexpr (Byte % 4 == 0)
+            return words_[Byte / 4];
+        else
+            return Lanes::bit_or(Lanes::template right<16>(words_[Byte / 4]),
+                                 Lanes::template left<16>(words_[Byte / 4 + 1]));
+    }
+    /// The F16 at `Byte`.
+    template <std::size_t Byte>
+    DECANT_ALWAYS_INLINE Lanes::Floats half() const noexcept {
+        static_assert(Byte % 2 == 0);
+        if constexpr (Byte % 4 == 0)
+            return Lanes::low_halves(words_[Byte / 4]);
+        else
+            return Lanes::low_halves(Lanes::template right<16>(words_[Byte / 4]));
+    }
 
  private:
-    static constexpr std::size_t most_blocks = piece_columns / 32;
-    void take(const std::byte* row, std::size_t r, std::size_t b) noexcept {
-        __builtin_memcpy(values_ + b * panel_rows + r, row + b * Step, sizeof(Field));
+    static_assert(Size % 2 == 0);
+    static constexpr std::size_t bytes = (blocks * Size + 15) / 16 * 16;
+    Span(const std::byte* first, std::size_t stride) noexcept : first_(first), stride_(stride) {}
+
+    template <class Format, std::size_t B, class Sink>
+    DECANT_ALWAYS_INLINE void step(std::size_t count, Sink& to) noexcept {
+        if constexpr (B < blocks) {
+            if (B == count) return;
+            load<(B * Size + 15) / 16, ((B + 1) * Size + 15) / 16>();
+            to.template begin<panel_rows * Size>();
+            Format::template block<B * Size>(*this, to);
+            step<Format, B + 1>(count, to);
+        }
     }
-    alignas(64) Field values_[most_blocks * panel_rows];
+    /// Registers of words [4 From, 4 End).
+    template <std::size_t From, std::size_t End>
+    DECANT_ALWAYS_INLINE void load() noexcept {
+        if constexpr (From < End) {
+            if constexpr (From % 4 == 0) approach(first_ + 16 * From, stride_);
+            Lanes::columns(first_ + 16 * From, stride_, words_ + 4 * From);
+            load<From + 1, End>();
+        }
+    }
+
+    const std::byte* first_;
+    std::size_t stride_;
+    Lanes::Words words_[bytes / 4];
 };
 
 #include <decant/quant/floats.inl>
@@ -70,12 +136,29 @@ DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scale
 
 // ---- sinks
 
+/// Has what is multiplied next fetched from memory, in the order in which it lies there: sixteen rows side by side are
+/// more streams than the hardware follows.
+struct Fetch {
+    const std::byte* next;
+
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void run() noexcept {
+        DECANT_UNROLL
+        for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(next + at, 0, 2);
+        next += Bytes;
+    }
+};
+
 /// Writes a panel.
 template <class Format, bool Signed>
 struct ToPanel {
     CodePanel panel;
+    Fetch fetch;
 
-    DECANT_ALWAYS_INLINE void begin(std::size_t) noexcept {}
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void begin() noexcept {
+        fetch.run<Bytes>();
+    }
     DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
         Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format, Signed>(w));
     }
@@ -91,18 +174,18 @@ struct ToPanel {
     }
 };
 
-/// Multiplies what is unpacked by a few tokens at once, with no panel in memory, and has the next panel fetched.
+/// Multiplies what is unpacked by a few tokens at once, with no panel in memory.
 template <class Format, std::size_t Tokens>
 struct Product {
     const ActivationBlock* x[Tokens];
-    const std::byte* next;
+    Fetch fetch;
     Lanes::Floats y[Tokens];
     Lanes::Words dots[Tokens];
     std::size_t half = 0;
 
-    DECANT_ALWAYS_INLINE void begin(std::size_t bytes) noexcept {
-        for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line, 0, 2);
-        next += bytes;
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void begin() noexcept {
+        fetch.run<Bytes>();
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) dots[t] = start<Format>(*x[t], half);
     }
@@ -140,6 +223,12 @@ struct Product {
 /// Writes a panel of floats.
 struct ToFloatPanel {
     float* values;
+    Fetch fetch;
+
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void begin() noexcept {
+        fetch.run<Bytes>();
+    }
     DECANT_ALWAYS_INLINE void column(Lanes::Floats v) noexcept {
         Lanes::store_floats(values, v);
         values += panel_rows;
@@ -150,9 +239,14 @@ struct ToFloatPanel {
 template <std::size_t Tokens>
 struct FloatProduct {
     const float* x[Tokens];
+    Fetch fetch;
     Lanes::Floats y[Tokens];
     std::size_t c = 0;
 
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void begin() noexcept {
+        fetch.run<Bytes>();
+    }
     DECANT_ALWAYS_INLINE void column(Lanes::Floats w) noexcept {
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) y[t] = Lanes::multiply_add(w, Lanes::floats(x[t][c]), y[t]);
@@ -160,14 +254,15 @@ struct FloatProduct {
     }
 };
 
-/// Hands `columns` columns of 16 rows of a float format to a sink; `next` is fetched meanwhile.
+/// Hands `columns` columns of 16 rows of a float format to a sink.
 template <class Format, class Sink>
 DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stride, std::size_t columns,
-                                        const std::byte* next, Sink& to) noexcept {
+                                        Sink& to) noexcept {
     constexpr std::size_t each = Unpacker<Format>::each;
     Lanes::Words w[4];
-    for (; columns >= each; columns -= each, first += 16, next += 16 * panel_rows) {
-        for (std::size_t line = 0; line < 16 * panel_rows; line += 64) __builtin_prefetch(next + line, 0, 2);
+    for (; columns >= each; columns -= each, first += 16) {
+        if (columns / each % 4 == 0) approach(first, stride);
+        to.template begin<16 * panel_rows>();
         Lanes::columns(first, stride, w);
         DECANT_UNROLL
         for (std::size_t i = 0; i < each; ++i) to.column(Unpacker<Format>::column(w, i));
@@ -255,9 +350,12 @@ void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock
     }
 }
 
-/// The same for panels of floats: column by column, one sum for each result.
+/// The same for panels of floats: column by column, one sum for each result. What comes next, `ahead`, is fetched
+/// meanwhile: many rows of floats are more than the first caches hold.
 template <std::size_t Panels, std::size_t Tokens>
-void multiply_float_panels(const float* values, std::size_t columns, const float* const* rows, float* sums) noexcept {
+void multiply_float_panels(const float* values, std::size_t columns, const float* const* rows,
+                           const float* const* ahead, float* sums) noexcept {
+    constexpr std::size_t line = 64 / sizeof(float);
     constexpr std::size_t apart = panel_rows * float_piece_columns;
     const float* x[Tokens];
     Lanes::Floats y[Panels][Tokens];
@@ -268,6 +366,10 @@ void multiply_float_panels(const float* values, std::size_t columns, const float
         for (std::size_t p = 0; p < Panels; ++p) y[p][t] = Lanes::load_floats(sums + t * tile_rows + p * panel_rows);
     }
     for (std::size_t c = 0; c < columns; ++c, values += panel_rows) {
+        if (c % line == 0) {
+            DECANT_UNROLL
+            for (std::size_t t = 0; t < Tokens; ++t) __builtin_prefetch(ahead[t] + c, 0, 3);
+        }
         Lanes::Floats w[Panels];
         DECANT_UNROLL
         for (std::size_t p = 0; p < Panels; ++p) w[p] = Lanes::load_floats(values + p * apart);
@@ -291,9 +393,10 @@ struct RowTile {
     static constexpr bool is_float = FloatFormat<Format>;
     using X = std::conditional_t<is_float, float, ActivationBlock>;
 
-    /// Columns that are unpacked at a time: as even parts as the format's blocks allow.
+    /// Columns that are unpacked at a time: as even parts as the format's blocks, or eight of them, allow.
     static std::size_t piece_of(std::size_t columns) noexcept {
-        constexpr std::size_t block = is_float ? 8 : traits(Format::dtype).block_elements;
+        constexpr std::size_t block = is_float ? 8 : 256;
+        if (!is_float && columns <= piece_columns) return piece_columns;
         constexpr std::size_t most = is_float ? float_piece_columns : piece_columns / block * block;
         const std::size_t count = (columns + most - 1) / most;
         return (columns + count * block - 1) / (count * block) * block;
@@ -307,12 +410,13 @@ struct RowTile {
             if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
         for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
+        Fetch fetch{w.first + tile_rows * w.row_bytes};
         [[maybe_unused]] const TiledProduct<Format, Tiles> tiles(x, tokens);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
                 const Source source(w, p * panel_rows < w.count ? p : 0, k, n, scratch);
-                unpack<Tiles>(source.first, source.stride, n, panel(scratch, p));
+                unpack<Tiles>(source.first, source.stride, n, panel(scratch, p), fetch);
             }
             if constexpr (std::is_void_v<Tiles>)
                 add(w, x, tokens, k, n, sums, scratch);
@@ -322,13 +426,16 @@ struct RowTile {
     }
 
     template <class Tiles = void, class Panel>
-    static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to) noexcept {
+    static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to,
+                       Fetch& fetch) noexcept {
         if constexpr (is_float) {
-            ToFloatPanel sink{to};
-            unpack_floats<Format>(first, stride, columns, first, sink);
+            ToFloatPanel sink{to, fetch};
+            unpack_floats<Format>(first, stride, columns, sink);
+            fetch = sink.fetch;
         } else {
-            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits)> sink{to};
+            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits)> sink{to, fetch};
             Unpacker<Format>::run(first, stride, columns, sink);
+            fetch = sink.fetch;
         }
     }
 
@@ -383,17 +490,22 @@ struct RowTile {
         }
     }
 
+    /// Column k of x[t], or of the last row.
+    static const X* row(const X* const* x, std::size_t t, std::size_t tokens, std::size_t k) noexcept {
+        return x[t < tokens ? t : tokens - 1] + (is_float ? k : k / activation_block);
+    }
+
     template <std::size_t Tokens>
     static std::size_t step(const X* const* x, std::size_t t, std::size_t tokens, std::size_t k, std::size_t n,
                             std::size_t p, float* sums, std::byte* scratch) noexcept {
-        const X* rows[Tokens];
+        const X *rows[Tokens], *ahead[Tokens];
         for (std::size_t i = 0; i < Tokens; ++i) {
-            const X* const row = x[t + i < tokens ? t + i : tokens - 1];
-            rows[i] = row + (is_float ? k : k / activation_block);
+            rows[i] = row(x, t + i, tokens, k);
+            ahead[i] = row(x, t + Tokens + i, tokens, k);
         }
         float* const to = sums + t * tile_rows + p * panel_rows;
         if constexpr (is_float) {
-            multiply_float_panels<Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, to);
+            multiply_float_panels<Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, ahead, to);
         } else {
             multiply_panels<Format, Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, to);
         }
@@ -406,8 +518,6 @@ struct RowTile {
             float* const to = sums + p * panel_rows;
             if (tokens == 1)
                 few<1>(w, p, x, tokens, to, scratch);
-            else if (tokens == 2)
-                few<2>(w, p, x, tokens, to, scratch);
             else if (tokens <= 4)
                 few<4>(w, p, x, tokens, to, scratch);
             else
@@ -424,15 +534,14 @@ struct RowTile {
             product.x[t] = x[t < tokens ? t : tokens - 1];
             product.y[t] = Lanes::floats(0.0f);
         }
-        const std::byte* next = w.first + (p + 1) * panel_rows * w.row_bytes;
-        if constexpr (!is_float) product.next = next;
-        const std::size_t piece = piece_of(w.columns);
+        product.fetch.next = w.first + (p + 1) * panel_rows * w.row_bytes;
+        // Whole rows, unless they are copied.
+        const std::size_t piece = w.count - p * panel_rows >= panel_rows ? w.columns : piece_of(w.columns);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             const Source source(w, p, k, n, scratch);
             if constexpr (is_float) {
-                unpack_floats<Format>(source.first, source.stride, n, next, product);
-                next += n * traits(Format::dtype).block_bytes * panel_rows;
+                unpack_floats<Format>(source.first, source.stride, n, product);
             } else {
                 Unpacker<Format>::run(source.first, source.stride, n, product);
             }
@@ -466,11 +575,13 @@ struct Set : Rows {
     /// `columns` columns of 16 rows to a panel.
     static void unpack(const std::byte* first, std::size_t row_bytes, std::size_t columns, CodeFormat auto format,
                        CodePanel to) noexcept {
-        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to);
+        Fetch fetch{first};
+        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to, fetch);
     }
     static void unpack(const std::byte* first, std::size_t row_bytes, std::size_t columns, FloatFormat auto format,
                        float* to) noexcept {
-        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to);
+        Fetch fetch{first};
+        RowTile<decltype(format)>::unpack(first, row_bytes, columns, to, fetch);
     }
 
     /// See attention.inl.
