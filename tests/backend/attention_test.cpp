@@ -4,6 +4,7 @@
 
 #include "backend/support.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -113,6 +114,127 @@ double cached(float value, DType dtype) {
     return dtype == DType::f16 ? double{decant::half_to_float(decant::float_to_half(value))} : double{value};
 }
 
+/// The power of two that is at most `largest`, and not below the smallest normal half.
+double power_of(double largest) { return std::exp2(std::max(-14.0, std::floor(std::log2(largest)))); }
+
+/// What attention in pairs of integers (attention_pairs.inl) may round, besides.
+struct PairRounding {
+    double score = 0.0;         // of a query's scores
+    std::vector<double> value;  // of its result
+
+    /// Of one query, whose weights p (not yet divided by `total`) are 0 where it sees nothing. Slabs have 256 elements.
+    template <class Key, class Value>
+    PairRounding(const float* q, std::size_t dim, double scale, const std::vector<double>& p, double total, Key key,
+                 std::size_t value_dim, Value v)
+        : value(value_dim) {
+        for (std::size_t d = 0; d < dim; d += 256) {
+            const std::size_t end = (std::min)(dim, d + 256);
+            double q_sum = 0.0, q_most = 0.0, worst = 0.0;
+            for (std::size_t i = d; i < end; ++i) {
+                q_sum += std::abs(double{q[i]});
+                q_most = (std::max)(q_most, std::abs(double{q[i]}));
+            }
+            // Half a step of the query's integers, and of the keys' with 13 bits.
+            const double q_half = (std::max)(q_most / 32767, q_sum / (262144 - 256)) / 2;
+            for (std::size_t j = 0; j < p.size(); ++j) {
+                if (p[j] == 0.0) continue;
+                double k_sum = 0.0, k_most = 0.0;
+                for (std::size_t i = d; i < end; ++i) {
+                    k_sum += std::abs(key(j, i));
+                    k_most = (std::max)(k_most, std::abs(key(j, i)));
+                }
+                const double k_half = power_of(k_most) * 0x1p-13;
+                worst = (std::max)(worst, q_sum * k_half + (k_sum + static_cast<double>(end - d) * k_half) * q_half);
+            }
+            score += worst * scale;
+        }
+        for (std::size_t first = 0; first < p.size(); first += 128) {
+            const std::size_t end = (std::min)(p.size(), first + 128);
+            std::vector<double> power(end - first);
+            double highest = 0.0;
+            for (std::size_t j = first; j < end; ++j) {
+                double most = 0.0;
+                for (std::size_t i = 0; i < value_dim; ++i) most = (std::max)(most, std::abs(v(j, i)));
+                power[j - first] = power_of(most);
+                highest = (std::max)(highest, p[j] * power[j - first]);
+            }
+            // Half a step of weights, of 12 bits where they are highest, and of values with 12 bits.
+            for (std::size_t j = first; j < end; ++j) {
+                if (p[j] == 0.0) continue;
+                for (std::size_t i = 0; i < value_dim; ++i)
+                    value[i] += (highest * 0x1p-13 * std::abs(v(j, i)) / power[j - first] +
+                                 (p[j] + highest * 0x1p-13 / power[j - first]) * power[j - first] * 0x1p-12) /
+                                total;
+            }
+        }
+    }
+};
+
+struct Asked {
+    std::vector<Query> queries;
+    std::vector<float> q;
+    std::vector<float> sinks;
+};
+
+/// How far results are from those in double precision, in units of what is allowed.
+template <class B>
+Worst compare(const Asked& asked, const Sequences& sequences, const decant::AttentionSpec& spec, DType dtype,
+              const std::vector<float>& got) {
+    const bool pairs = Machine<B>::attends_in_pairs && dtype == DType::f16;
+    const std::size_t heads = spec.heads, head_dim = spec.head_dim, value_dim = spec.value_dim();
+    const std::size_t columns = heads * head_dim;
+    Worst worst;
+    for (std::size_t t = 0; t < asked.queries.size(); ++t) {
+        const std::size_t position = asked.queries[t].position, length = position + 1;
+        const auto visible = [&](std::size_t p) { return spec.window == 0 || p + spec.window > position; };
+        const std::size_t first = sequences.first[asked.queries[t].sequence];
+        for (std::size_t h = 0; h < heads; ++h) {
+            const std::size_t kv_offset = h / (heads / spec.kv_heads) * head_dim;
+            const float* const q = &asked.q[t * columns + h * head_dim];
+            const auto key = [&](std::size_t p, std::size_t i) {
+                return cached(sequences.k[(first + p) * sequences.width + kv_offset + i], dtype);
+            };
+            const auto value = [&](std::size_t p, std::size_t i) {
+                const std::size_t at = (first + p) * sequences.width + kv_offset + i;
+                return cached(spec.key_skip > 0 ? sequences.k[at + spec.key_skip] : sequences.v[at], dtype);
+            };
+            std::vector<double> scores(length);
+            double highest = -1e300, largest = 0.0, total = 0.0;
+            for (std::size_t p = 0; p < length; ++p) {
+                if (!visible(p)) continue;
+                double size = 0.0;
+                for (std::size_t i = 0; i < head_dim; ++i) {
+                    const double product = q[i] * key(p, i);
+                    scores[p] += product * double{spec.scale};
+                    size += std::abs(product) * double{spec.scale};
+                }
+                if (spec.softcap > 0.0f) scores[p] = spec.softcap * std::tanh(scores[p] / double{spec.softcap});
+                highest = (std::max)(highest, scores[p]);
+                largest = (std::max)(largest, size);
+            }
+            if (!asked.sinks.empty()) highest = (std::max)(highest, double{asked.sinks[h]});
+            for (std::size_t p = 0; p < length; ++p)
+                total += scores[p] = visible(p) ? std::exp(scores[p] - highest) : 0.0;
+            if (!asked.sinks.empty()) total += std::exp(asked.sinks[h] - highest);
+            PairRounding rounding(q, pairs ? head_dim : 0, double{spec.scale}, pairs ? scores : std::vector<double>{},
+                                  total, key, value_dim, value);
+            for (std::size_t i = 0; i < value_dim; ++i) {
+                double expected = 0.0, size = 0.0;
+                for (std::size_t p = 0; p < length; ++p) {
+                    expected += scores[p] / total * value(p, i);
+                    size += scores[p] / total * std::abs(value(p, i));
+                }
+                // A score's rounding error is a relative error of its weight.
+                const double relative =
+                    2 * largest * 0x1p-22 + 1e-6 * double{spec.softcap} + 5e-6 + (pairs ? 6e-6 : 0.0);
+                const double allowed = (relative + std::expm1(2 * rounding.score)) * size + rounding.value[i];
+                worst.add(got[(t * heads + h) * value_dim + i], expected, allowed + 1e-37);
+            }
+        }
+    }
+    return worst;
+}
+
 template <class B>
 void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t head_dim,
                      std::uint32_t block_tokens, DType dtype) {
@@ -148,50 +270,9 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
             *sinks = decant_test::float_matrix(random.floats(heads, 20.0f), heads);
     }
     const std::vector<float> sink_values = sinks ? sinks->values() : std::vector<float>{};
-    const std::size_t columns = std::size_t{heads} * head_dim, value_dim = spec.value_dim();
-    const std::vector<float> q = random.floats(queries.size() * columns, 3.0f);
+    const std::vector<float> q = random.floats(queries.size() * heads * head_dim, 3.0f);
     const std::vector<float> got = attend<B>(queries, q, tables, cache, 1, spec, sinks);
-
-    Worst worst;
-    for (std::size_t t = 0; t < queries.size(); ++t) {
-        const std::size_t length = queries[t].position + 1;
-        const auto visible = [&](std::size_t p) { return window == 0 || p + window > queries[t].position; };
-        const std::size_t first = sequences.first[queries[t].sequence];
-        for (std::size_t h = 0; h < heads; ++h) {
-            const std::size_t kv_offset = h / (heads / kv_heads) * head_dim;
-            std::vector<double> scores(length);
-            double highest = -1e300, largest = 0.0, total = 0.0;
-            for (std::size_t p = 0; p < length; ++p) {
-                if (!visible(p)) continue;
-                double size = 0.0;
-                for (std::size_t i = 0; i < head_dim; ++i) {
-                    const double product = q[t * columns + h * head_dim + i] *
-                                           cached(sequences.k[(first + p) * sequences.width + kv_offset + i], dtype);
-                    scores[p] += product * double{spec.scale};
-                    size += std::abs(product) * double{spec.scale};
-                }
-                if (spec.softcap > 0.0f) scores[p] = spec.softcap * std::tanh(scores[p] / double{spec.softcap});
-                highest = (std::max)(highest, scores[p]);
-                largest = (std::max)(largest, size);
-            }
-            if (sinks) highest = (std::max)(highest, double{sink_values[h]});
-            for (std::size_t p = 0; p < length; ++p)
-                total += scores[p] = visible(p) ? std::exp(scores[p] - highest) : 0.0;
-            if (sinks) total += std::exp(sink_values[h] - highest);
-            for (std::size_t i = 0; i < value_dim; ++i) {
-                double expected = 0.0, size = 0.0;
-                for (std::size_t p = 0; p < length; ++p) {
-                    const std::size_t at = (first + p) * sequences.width + kv_offset + i;
-                    const double v = cached(latent ? sequences.k[at + spec.key_skip] : sequences.v[at], dtype);
-                    expected += scores[p] / total * v;
-                    size += scores[p] / total * std::abs(v);
-                }
-                // A score's rounding error is a relative error of its weight.
-                const double allowed = (2 * largest * 0x1p-22 + 1e-6 * double{spec.softcap} + 5e-6) * size;
-                worst.add(got[(t * heads + h) * value_dim + i], expected, allowed + 1e-37);
-            }
-        }
-    }
+    const Worst worst = compare<B>({queries, q, sink_values}, sequences, spec, dtype, got);
     CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size, window, spec.softcap,
             spec.key_skip, sink_values);
     CHECK(worst.units() <= 1.0);
@@ -293,6 +374,8 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
         if (place == 3) broken_sinks[head] = no_number;
         const auto expected = run(good, q, sinks);
         const auto got = run(broken, broken_q, decant_test::float_matrix(broken_sinks, heads));
+        // Where a value shares its scale with the others of its row, it is seen in all of them.
+        const bool whole = latent || (Machine<TestType>::attends_in_pairs && shape.dtype == DType::f16);
         std::size_t hidden = 0, spread = 0;
         const std::size_t value_dim = spec.value_dim();
         for (std::size_t t = 0; t < queries.size(); ++t) {
@@ -301,7 +384,7 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
             for (std::size_t h = 0; h < heads; ++h) {
                 for (std::size_t i = 0; i < value_dim; ++i) {
                     const std::size_t y = (t * heads + h) * value_dim + i;
-                    const bool affected = place < 2    ? sees && h / 2 == group && (place == 0 || latent || i == 7)
+                    const bool affected = place < 2    ? sees && h / 2 == group && (place == 0 || whole || i == 7)
                                           : place == 2 ? t == 0 && h == head
                                                        : h == head;
                     hidden += affected && !std::isnan(got[y]);
@@ -312,6 +395,50 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
         CAPTURE(round, place, head, latent, spec.window, spec.softcap, decant::name(shape.dtype));
         CHECK(hidden == 0);
         CHECK(spread == 0);
+    }
+}
+
+// Sums of integers may not overflow, nor may what is small vanish beside what is large in other rows.
+TEMPLATE_TEST_CASE("attention: rows of extreme numbers", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    constexpr float most = 65504.0f, least = 0x1p-24f;
+    Random random(29);
+    const std::vector<std::size_t> lengths{300};
+    for (const std::uint32_t dim : {64u, 128u, 256u, 300u}) {
+        const Tables tables(random, lengths, 16);
+        for (int kind = 0; kind < 6; ++kind) {
+            Sequences sequences(random, lengths, dim, 1.0f);
+            std::vector<Query> queries{{0, 0}, {0, 127}, {0, 128}, {0, 254}, {0, 299}};
+            std::vector<float> q = random.floats(queries.size() * 2 * dim);
+            float scale = 0.125f;
+            for (std::size_t i = 0; i < sequences.k.size(); ++i) {
+                const std::size_t row = i / dim, column = i % dim;
+                float& k = sequences.k[i];
+                float& v = sequences.v[i];
+                if (kind == 0) k = v = row % 3 == 0 ? -most : most;   // everything as large as can be
+                if (kind == 1) k = v = random.coin() ? most : -most;  // of either sign
+                if (kind == 2 && column == row % dim) k = v = most;   // one huge element
+                if (kind == 3 && row % 2 == 0) k = v = 0.0f;          // nothing but zeros
+                if (kind == 4) k = v = static_cast<float>(random.between(0, 9)) * least;  // subnormal halves
+                if (kind == 5) v *= random.pick({1.0f, 0x1p-20f, 4096.0f});               // rows of different size
+            }
+            if (kind < 3) scale = 0x1p-16f;
+            if (kind == 0)
+                for (float& x : q) x = 1.0f;
+            if (kind == 4) scale = 0x1p20f;
+            TestCache<TestType> cache(TestType{}, {{{1, dim}}, 16, DType::f16}, tables.pool);
+            store<TestType>(sequences, tables, cache, 0);
+            const decant::AttentionSpec spec{2, 1, dim, scale};
+            const auto got = attend<TestType>(queries, q, tables, cache, 0, spec);
+            CAPTURE(dim, kind);
+            CHECK(compare<TestType>({queries, q, {}}, sequences, spec, DType::f16, got).units() <= 1.0);
+            // Each row alone gives the same bits.
+            for (std::size_t t = 0; t < queries.size(); ++t) {
+                const auto first = q.begin() + static_cast<std::ptrdiff_t>(t * 2 * dim);
+                const auto alone = attend<TestType>({queries[t]}, {first, first + 2 * dim}, tables, cache, 0, spec);
+                CHECK(std::memcmp(alone.data(), &got[t * 2 * dim], 2 * dim * sizeof(float)) == 0);
+            }
+        }
     }
 }
 

@@ -47,10 +47,12 @@ using NeonDotprodSimd = decant::BasicSimd<decant::simd::NeonDotprod>;
 /// Whether this machine runs the backend. A suite has nothing to say about the others.
 template <class B>
 struct Machine {
+    static constexpr bool attends_in_pairs = false;
     static bool runs() { return true; }
 };
 template <class Set>
 struct Machine<decant::HostBackend<decant::simd::Kernels<Set>>> {
+    static constexpr bool attends_in_pairs = Set::attends_in_pairs;
     static bool runs() { return decant::supported(Set::isa); }
 };
 

@@ -295,7 +295,7 @@ struct Attend {
     std::size_t room = 0;           ///< partial results (of one row, head and piece) that it has room for
 
     /// Rows that share the work of reading keys: more where few heads do.
-    [[nodiscard]] std::uint32_t rows_each() const { return std::clamp(192 / (spec.heads / spec.kv_heads), 8u, 64u); }
+    [[nodiscard]] std::uint32_t rows_each() const { return std::clamp(512 / (spec.heads / spec.kv_heads), 8u, 128u); }
     /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
     [[nodiscard]] std::uint32_t pieces(const Frame& f) const {
         const std::uint32_t rows = f.rows(q.rows);

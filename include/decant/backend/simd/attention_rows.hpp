@@ -18,7 +18,7 @@ inline constexpr std::size_t attention_span = 128;
 inline constexpr std::size_t attention_piece = 1024;
 inline constexpr std::size_t attention_slab = 256;  // elements of a head at a time
 inline constexpr std::size_t direct_slab = 32;      // where keys serve few queries
-inline constexpr std::size_t most_queries = 192;    // at a time
+inline constexpr std::size_t most_queries = 512;    // at a time
 
 /// Rows of one sequence at positions that follow one another, and the query heads that share a key head.
 struct AttentionRows {
@@ -60,7 +60,8 @@ struct AttentionRows {
 [[nodiscard]] constexpr std::size_t attention_floats(std::size_t columns) noexcept {
     constexpr std::size_t room = most_queries * 128;
     const std::size_t heads = columns > room ? columns : room;
-    // Keys, values and a copy of 16 rows; what is kept for each query; its elements, its sums and those of a piece.
+    // Keys, values and a copy of 16 rows (in floats: pairs of integers take less, scales included); what is kept for
+    // each query; its elements, its sums and those of a piece.
     return 2 * attention_slab * attention_span + 16 * attention_slab + 3 * 16 +
            most_queries * (attention_span + 16 + 3) + 3 * heads + 2 * most_queries * (16 + 16);
 }

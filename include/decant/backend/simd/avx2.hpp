@@ -215,6 +215,8 @@ namespace avx2 {
 struct Lanes : Avx2BaseLanes {
     static constexpr Isa isa = Isa::avx2;
 
+    using Pairs = void;
+
     /// The pairwise product takes unsigned by signed bytes and saturates at 16 bits, which codes of seven bits cannot
     /// reach: 2 * 127 * 127 = 32258. Codes of eight bits are made signed, and give their sign to x: 2 * 128 * 127.
     static constexpr bool signed_codes(int bits) noexcept { return bits > 7; }
@@ -250,6 +252,33 @@ namespace avx_vnni {
 
 struct Lanes : Avx2BaseLanes {
     static constexpr Isa isa = Isa::avx_vnni;
+
+    struct Pairs {
+        static Words dot(Words sum, Words a, Words b) noexcept {
+            sum = {_mm256_dpwssd_avx_epi32(sum.low, a.low, b.low), _mm256_dpwssd_avx_epi32(sum.high, a.high, b.high)};
+            asm("" : "+x"(sum.low), "+x"(sum.high));  // or g++ 12 keeps the sums in memory
+            return sum;
+        }
+        static Words larger(Words a, Words b) noexcept {
+            return {_mm256_max_epu16(a.low, b.low), _mm256_max_epu16(a.high, b.high)};
+        }
+        static Words pack(Words a, Words b) noexcept {
+            return {_mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xD8),
+                    _mm256_permute4x64_epi64(_mm256_packs_epi32(b.low, b.high), 0xD8)};
+        }
+        static Floats fraction(Floats x) noexcept {
+            x = Avx2BaseLanes::larger(floats(lowest), x);
+            return subtract(x, {_mm256_floor_ps(x.low), _mm256_floor_ps(x.high)});
+        }
+        static Floats raise(Floats y, Floats x) noexcept {
+            x = Avx2BaseLanes::larger(floats(lowest), x);
+            const Words n = nearest({_mm256_floor_ps(x.low), _mm256_floor_ps(x.high)});
+            return Avx2BaseLanes::times(y, as_floats(left<23>(Avx2BaseLanes::add(n, words(127)))));
+        }
+
+     private:
+        static constexpr float lowest = -127.0f;  // 2^-127 is taken for 0
+    };
 
     static constexpr bool signed_codes(int) noexcept { return false; }
     template <int Bits>

@@ -68,6 +68,25 @@ struct Lanes {
         return _mm512_dpbusd_epi32(sum, codes, x);
     }
 
+    /// Each word is a pair of 16-bit integers (see pair_product.inl).
+    struct Pairs {
+        static Words dot(Words sum, Words a, Words b) noexcept {
+            sum = _mm512_dpwssd_epi32(sum, a, b);
+            asm("" : "+v"(sum));  // or g++ 12 keeps the sums in memory
+            return sum;
+        }
+        /// Of numbers without a sign.
+        static Words larger(Words a, Words b) noexcept { return _mm512_max_epu16(a, b); }
+        /// 32 integers of two registers in order, those beyond 16 bits as the nearest that there is.
+        static Words pack(Words a, Words b) noexcept {
+            const Words order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+            return _mm512_permutexvar_epi64(order, _mm512_packs_epi32(a, b));
+        }
+        /// x - floor(x), and y 2^floor(x).
+        static Floats fraction(Floats x) noexcept { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+        static Floats raise(Floats y, Floats x) noexcept { return _mm512_scalef_ps(y, x); }
+    };
+
     static void columns(const std::byte* first, std::size_t stride, Words* out) noexcept {
         DECANT_OPAQUE(first);
         const Words a = rows_of(first, stride);

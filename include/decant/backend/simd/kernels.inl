@@ -554,6 +554,7 @@ struct RowTile {
 
 #include <decant/backend/simd/math.inl>
 
+#include <decant/backend/simd/pair_product.inl>
 #include <decant/backend/simd/small_product.inl>
 
 #include <decant/backend/simd/attention.inl>
@@ -562,6 +563,8 @@ struct RowTile {
 /// What the rest of the backend calls.
 struct Set : Rows {
     static constexpr Isa isa = Lanes::isa;
+    /// Whether attention over an F16 cache rounds to 16-bit integers, see attention_pairs.inl.
+    static constexpr bool attends_in_pairs = !std::is_void_v<Lanes::Pairs>;
 
     /// sums[t][tile_rows] = products of a tile's rows with x[t], for at least 1 token: rows of `ActivationBlock` for
     /// block formats, of floats for float formats. `scratch` is room for `product_bytes`, 64-aligned; rows of sums
@@ -585,13 +588,15 @@ struct Set : Rows {
     }
 
     /// See attention.inl.
-    static void attend(const AttentionRows& rows, float* scratch) noexcept { each_part(rows, WholeRows{scratch}); }
+    static void attend(const AttentionRows& rows, float* scratch) noexcept {
+        each_part(rows, WholeRows<Lanes::Pairs>{scratch});
+    }
     static void attend_piece(const AttentionRows& rows, std::size_t piece, float* to, std::size_t row_stride,
                              std::size_t head_stride, float* scratch) noexcept {
-        each_part(rows, OnePiece{piece, to, row_stride, head_stride, scratch});
+        each_part(rows, OnePiece<Lanes::Pairs>{piece, to, row_stride, head_stride, scratch});
     }
     static void combine_pieces(const AttentionRows& rows, std::size_t head, const float* from, std::size_t stride,
                                float* scratch) noexcept {
-        AttentionPart::combine(rows, head, from, stride, scratch);
+        Partial::combine(rows, head, from, stride, scratch);
     }
 };

@@ -10,6 +10,7 @@ struct BaseLanes {
     static constexpr std::size_t float_tile_tokens = 6;
     static constexpr std::size_t fused_tokens = 4;
     static constexpr bool keeps_sums = true;
+    using Pairs = void;
 
     struct Words {
         uint32x4_t q0, q1, q2, q3;

@@ -37,6 +37,7 @@ struct Lanes {
     static constexpr std::size_t float_tile_tokens = 4;
     static constexpr std::size_t fused_tokens = 0;
     static constexpr bool keeps_sums = false;
+    using Pairs = void;
 
     using Batch = xsimd::batch<float>;
     static constexpr std::size_t batches = panel_rows / Batch::size;
