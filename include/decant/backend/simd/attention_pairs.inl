@@ -312,6 +312,7 @@ class PairTile : protected AttentionTile {
     /// scores_[query][position] of queries [first, last): s + e, or what the cap is to be applied to, the first time;
     /// later slabs add to it.
     void score(std::size_t first, std::size_t last, std::size_t d, std::size_t n) noexcept {
+        plain_ = n == rows_.head_dim && plain(first, last);
         for (std::size_t q = first, rows; q < last; q += rows) {
             rows = last - q < Scores::most_rows ? last - q : Scores::most_rows;
             const std::size_t j = from(row_of_[q]) / panel_rows * panel_rows;
@@ -328,6 +329,7 @@ class PairTile : protected AttentionTile {
             x.column_scale = key_scales_ + j;
             x.bias = d > 0 ? x.c : (rows_.softcap > 0.0f ? zeros_ : exponents_) + j;
             x.bias_stride = d > 0 ? attention_span : 0;
+            x.tops = plain_ ? tops_ + q * panel_rows : nullptr;
             x.multiply(panels, rows);
         }
     }

@@ -62,8 +62,8 @@ struct AttentionRows {
     const std::size_t heads = columns > room ? columns : room;
     // Keys, values and a copy of 16 rows (in floats: pairs of integers take less, scales included); what is kept for
     // each query; its elements, its sums and those of a piece.
-    return 2 * attention_slab * attention_span + 16 * attention_slab + 3 * 16 +
-           most_queries * (attention_span + 16 + 3) + 3 * heads + 2 * most_queries * (16 + 16);
+    return 2 * attention_slab * attention_span + 16 * attention_slab + 3 * 16 + 16 * 16 +
+           most_queries * (attention_span + 2 * 16 + 3) + 3 * heads + 2 * most_queries * (16 + 16);
 }
 
 }  // namespace simd

@@ -18,6 +18,7 @@ class AttentionTile {
           padded_((rows.value_dim + panel_rows - 1) / panel_rows * panel_rows),
           stride_(partial_floats(rows.value_dim)) {
         scores_ = take(scratch, most_queries * attention_span);
+        tops_ = take(scratch, (most_queries + panel_rows) * panel_rows);
         totals_ = take(scratch, most_queries * panel_rows);
         highest_ = take(scratch, most_queries + panel_rows);
         keep_ = take(scratch, most_queries + panel_rows);
@@ -61,6 +62,11 @@ class AttentionTile {
         return rows_.end(r) - tile_ < attention_span ? rows_.end(r) - tile_ : attention_span;
     }
 
+    /// Whether the scores of queries [first, last) stay as they are: no cap, and all see the whole tile.
+    [[nodiscard]] bool plain(std::size_t first, std::size_t last) const noexcept {
+        return rows_.softcap <= 0.0f && from(row_of_[last - 1]) == 0 && to(row_of_[first]) == attention_span;
+    }
+
     /// Lanes [begin, end) of panel p keep their scores, the others get the lowest.
     static Lanes::Floats visible(Lanes::Floats scores, std::size_t p, std::size_t begin, std::size_t end) noexcept {
         alignas(64) static constexpr std::uint32_t ones[48] = {
@@ -77,8 +83,9 @@ class AttentionTile {
 
     /// Applies cap and mask to the scores of queries [first, first + n), at most 16. Returns each one's largest.
     Lanes::Floats highest_of(std::size_t first, std::size_t n, const float* offsets) noexcept {
-        alignas(64) float tops[panel_rows * panel_rows];
-        for (std::size_t i = 0; i < n; ++i) Lanes::store_floats(tops + i * panel_rows, cap(first + i, offsets));
+        float* const tops = tops_ + first * panel_rows;
+        for (std::size_t i = 0; i < n && !plain_; ++i)
+            Lanes::store_floats(tops + i * panel_rows, cap(first + i, offsets));
         Lanes::Floats highest = Lanes::floats(-__builtin_inff());
         for (std::size_t c = 0; c < panel_rows; c += 4) {
             Lanes::Words w[4];
@@ -95,14 +102,6 @@ class AttentionTile {
         const std::size_t begin = from(row_of_[q]), end = to(row_of_[q]);
         const bool whole = begin == 0 && end == attention_span;
         Lanes::Floats most = Lanes::floats(-__builtin_inff());
-        if (whole && rows_.softcap <= 0.0f) {
-            Lanes::Floats other = most;
-            for (std::size_t j = 0; j < attention_span; j += 2 * panel_rows) {
-                most = Lanes::larger(Lanes::load_floats(scores + j), most);
-                other = Lanes::larger(Lanes::load_floats(scores + j + panel_rows), other);
-            }
-            return Lanes::larger(most, other);
-        }
         for (std::size_t p = begin / panel_rows; p * panel_rows < end; ++p) {
             Lanes::Floats s = Lanes::load_floats(scores + p * panel_rows);
             if (rows_.softcap > 0.0f) {
@@ -110,7 +109,7 @@ class AttentionTile {
                 if (offsets != nullptr) s = Lanes::add(s, Lanes::load_floats(offsets + p * panel_rows));
             }
             if (!whole) s = visible(s, p, begin, end);
-            Lanes::store_floats(scores + p * panel_rows, s);
+            if (!whole || rows_.softcap > 0.0f) Lanes::store_floats(scores + p * panel_rows, s);
             most = Lanes::larger(s, most);
         }
         return most;
@@ -121,6 +120,7 @@ class AttentionTile {
     std::size_t padded_;     // value_dim in whole registers
     std::size_t stride_;     // floats of a partial result
     float* scores_;          // [queries][attention_span]
+    float* tops_;            // [queries][16]: the largest scores
     float* totals_;          // [queries][16]
     float* highest_;         // [queries]
     float* keep_;            // [queries]
@@ -132,4 +132,5 @@ class AttentionTile {
     std::size_t begin_ = 0;  // its positions that some row sees
     std::size_t end_ = 0;
     std::size_t limit_ = 0;  // the end of what is to be read
+    bool plain_ = false;     // tops_ are there, and scores stay as they are
 };

@@ -17,6 +17,8 @@ struct PairProduct {
     const float* bias;          // Scores
     std::size_t bias_stride;    // from row to row
     const float* keep;          // not Scores
+    float* tops;                // Scores: [rows][16], the largest of each lane over all panels; or null
+    bool more;                  // panels came before: tops count
 
     static constexpr std::size_t most_rows = 6;
 
@@ -36,6 +38,7 @@ struct PairProduct {
         if constexpr (Scores) {
             column_scale += panels * panel_rows;
             bias += panels * panel_rows;
+            more = true;
         }
     }
 
@@ -77,6 +80,9 @@ struct PairProduct {
         for (std::size_t r = 0; r < Rows; ++r) {
             float* const to = x.c + r * x.c_stride;
             const Lanes::Floats scale = Lanes::floats(x.row_scale[r]);
+            [[maybe_unused]] Lanes::Floats top = Lanes::floats(-__builtin_inff());
+            if constexpr (Scores)
+                if (x.more && x.tops != nullptr) top = Lanes::load_floats(x.tops + r * panel_rows);
             DECANT_UNROLL
             for (std::size_t p = 0; p < Panels; ++p) {
                 const Lanes::Floats sum = Lanes::to_floats(sums[r][p]);
@@ -85,12 +91,15 @@ struct PairProduct {
                     const Lanes::Floats scaled = Lanes::times(sum, Lanes::load_floats(x.column_scale + p * panel_rows));
                     y = Lanes::multiply_add(scaled, scale,
                                             Lanes::load_floats(x.bias + r * x.bias_stride + p * panel_rows));
+                    top = Lanes::larger(y, top);
                 } else {
                     const Lanes::Floats keep = Lanes::floats(x.keep[r]);
                     y = Lanes::multiply_add(sum, scale, Lanes::times(Lanes::load_floats(to + p * panel_rows), keep));
                 }
                 Lanes::store_floats(to + p * panel_rows, y);
             }
+            if constexpr (Scores)
+                if (x.tops != nullptr) Lanes::store_floats(x.tops + r * panel_rows, top);
         }
     }
 };
