@@ -119,7 +119,8 @@ class AttentionPart : Tile {
         if (begin < piece * attention_piece) begin = piece * attention_piece;
         if (end > (piece + 1) * attention_piece) end = (piece + 1) * attention_piece;
         limit_ = end;
-        for (tile_ = begin / attention_span * attention_span; tile_ < end; tile_ += attention_span) {
+        for (std::size_t tile = begin / attention_span * attention_span; tile < end; tile += attention_span) {
+            tile_ = tile;
             // Of the tile's positions, those that some row sees: nothing else is read, it may never have been written.
             begin_ = begin < tile_ ? 0 : begin - tile_;
             end_ = end - tile_ < attention_span ? end - tile_ : attention_span;
