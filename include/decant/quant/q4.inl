@@ -18,13 +18,7 @@ DECANT_ALWAYS_INLINE void unpack_nibbles(const Blocks& from, Sink& to) noexcept 
 }  // namespace detail
 
 template <>
-struct Unpacker<Q4_0> {
-    static constexpr std::size_t size = sizeof(Q4_0::Block);
-    template <class Sink>
-    DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
-                                         Sink& to) noexcept {
-        Span<size>::template run<Unpacker>(first, stride, columns / 32, to);
-    }
+struct Unpacker<Q4_0> : ByBlocks<Q4_0> {
     template <std::size_t At, class Sink>
     DECANT_ALWAYS_INLINE static void block(const Span<size>& from, Sink& to) noexcept {
         detail::unpack_nibbles<At + offsetof(Q4_0::Block, codes)>(from, to);
@@ -33,13 +27,7 @@ struct Unpacker<Q4_0> {
 };
 
 template <>
-struct Unpacker<Q4_1> {
-    static constexpr std::size_t size = sizeof(Q4_1::Block);
-    template <class Sink>
-    DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
-                                         Sink& to) noexcept {
-        Span<size>::template run<Unpacker>(first, stride, columns / 32, to);
-    }
+struct Unpacker<Q4_1> : ByBlocks<Q4_1> {
     template <std::size_t At, class Sink>
     DECANT_ALWAYS_INLINE static void block(const Span<size>& from, Sink& to) noexcept {
         detail::unpack_nibbles<At + offsetof(Q4_1::Block, codes)>(from, to);

@@ -2,13 +2,7 @@
 // Unpacker of q5.hpp; see kernels.inl.
 
 template <>
-struct Unpacker<Q5_0> {
-    static constexpr std::size_t size = sizeof(Q5_0::Block);
-    template <class Sink>
-    DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
-                                         Sink& to) noexcept {
-        Span<size>::template run<Unpacker>(first, stride, columns / 32, to);
-    }
+struct Unpacker<Q5_0> : ByBlocks<Q5_0> {
     template <std::size_t At, class Sink>
     DECANT_ALWAYS_INLINE static void block(const Span<size>& from, Sink& to) noexcept {
         constexpr std::size_t codes = At + offsetof(Q5_0::Block, low_halves);

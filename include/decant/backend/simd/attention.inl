@@ -101,7 +101,7 @@ class AttentionPart : Tile {
     }
 
  private:
-    using Tile::begin_, Tile::end_, Tile::limit_, Tile::parts_, Tile::piece_begin_, Tile::queries_, Tile::row_of_;
+    using Tile::begin_, Tile::end_, Tile::limit_, Tile::parts_, Tile::queries_, Tile::row_of_;
     using Tile::rows_, Tile::stride_, Tile::tile_, Tile::totals_, Tile::highest_, Tile::padded_;
 
     [[nodiscard]] bool sees(std::size_t r, std::size_t piece) const noexcept {
@@ -110,7 +110,6 @@ class AttentionPart : Tile {
 
     /// parts_ of all queries that see something of the piece.
     void sum_piece(std::size_t piece) noexcept {
-        piece_begin_ = piece * attention_piece;
         clear_floats(totals_, queries_ * panel_rows);
         clear_floats(parts_, queries_ * stride_);
         for (std::size_t q = 0; q < queries_; q += panel_rows)

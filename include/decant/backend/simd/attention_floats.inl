@@ -44,11 +44,6 @@ class FloatTile : protected AttentionTile {
     }
 
  private:
-    static constexpr std::size_t queries_each = 48;
-
-    /// Whether the tile is the first of the piece that row r sees.
-    [[nodiscard]] bool opens(std::size_t r) const noexcept { return tile_ <= piece_begin_ || tile_ <= rows_.begin(r); }
-
     /// The same for heads that are too long to be taken at once.
     void by_slabs(std::size_t first, std::size_t last) noexcept {
         for (std::size_t d = 0; d < rows_.head_dim; d += slab_) {
@@ -137,8 +132,8 @@ class FloatTile : protected AttentionTile {
         for (std::size_t q = first, rows; q < last; q += rows) {
             rows = last - q < SmallProduct::most_rows ? last - q : SmallProduct::most_rows;
             const std::size_t a = row_of_[q], z = row_of_[q + rows - 1];
-            if (from(a) == from(z) && to(a) == to(z) && opens(a) == opens(z)) {
-                add(q, rows, from(a), to(a), d, n, opens(a), keep_ + q);
+            if (from(a) == from(z) && to(a) == to(z)) {
+                add(q, rows, from(a), to(a), d, n, keep_ + q);
             } else {
                 add_ragged(q, rows, d, n);
             }
@@ -149,10 +144,6 @@ class FloatTile : protected AttentionTile {
     void add_ragged(std::size_t q, std::size_t rows, std::size_t d, std::size_t n) noexcept {
         for (std::size_t i = q; i < q + rows; ++i) {
             float* const part = parts_ + i * stride_ + d;
-            if (opens(row_of_[i])) {
-                clear_floats(part, n);
-                continue;
-            }
             const Lanes::Floats keep = Lanes::floats(keep_[i]);
             for (std::size_t e = 0; e < n; e += panel_rows)
                 Lanes::store_floats(part + e, Lanes::times(Lanes::load_floats(part + e), keep));
@@ -160,7 +151,7 @@ class FloatTile : protected AttentionTile {
         const std::size_t end = to(row_of_[q]);
         const std::size_t begin = from(row_of_[q + rows - 1]) < end ? from(row_of_[q + rows - 1]) : end;
         add_apart(q, rows, 0, begin, d, n);
-        if (begin < end) add(q, rows, begin, end, d, n, false, nullptr);
+        if (begin < end) add(q, rows, begin, end, d, n, nullptr);
         add_apart(q, rows, end, attention_span, d, n);
     }
     /// Of positions [begin, end) those that each row sees.
@@ -170,27 +161,27 @@ class FloatTile : protected AttentionTile {
             const std::size_t r = row_of_[i];
             many = (r + 1) * rows_.heads < q + rows ? (r + 1) * rows_.heads - i : q + rows - i;
             const std::size_t a = from(r) > begin ? from(r) : begin, z = to(r) < end ? to(r) : end;
-            if (a < z) add(i, many, a, z, d, n, false, nullptr);
+            if (a < z) add(i, many, a, z, d, n, nullptr);
         }
     }
 
     /// Of positions [a, z) of the tile, elements [d, d + n), for `rows` queries.
-    void add(std::size_t q, std::size_t rows, std::size_t a, std::size_t z, std::size_t d, std::size_t n, bool fresh,
+    void add(std::size_t q, std::size_t rows, std::size_t a, std::size_t z, std::size_t d, std::size_t n,
              const float* keep) noexcept {
         const float* const weights = scores_ + q * attention_span;
         float* const to = parts_ + q * stride_ + d;
         if (!direct_) {
             const auto* const b = reinterpret_cast<const std::byte*>(values_ + a * n);
             return SmallProduct::multiply<false>(
-                {b, n * sizeof(float), z - a, weights + a, attention_span, to, stride_, fresh, keep}, n / panel_rows,
+                {b, n * sizeof(float), z - a, weights + a, attention_span, to, stride_, false, keep}, n / panel_rows,
                 rows);
         }
-        for (std::size_t many; a < z; a += many, fresh = false, keep = nullptr) {
+        for (std::size_t many; a < z; a += many, keep = nullptr) {
             many = even(tile_ + a, tile_ + z);
             const std::byte* const b = key(tile_ + a) + rows_.to_value + d * entry_;
             const std::size_t next = tile_ + a + attention_span;
             const bool there = attention_span % rows_.block_tokens == 0 && next + many <= limit_;
-            SmallProduct::multiply<true>({b, rows_.row_bytes, many, weights + a, attention_span, to, stride_, fresh,
+            SmallProduct::multiply<true>({b, rows_.row_bytes, many, weights + a, attention_span, to, stride_, false,
                                           keep, there ? key(next) + d * entry_ : b},
                                          n / panel_rows, rows);
         }

@@ -66,7 +66,6 @@ class PairTile : protected AttentionTile {
     using Scores = PairProduct<Pairs, true>;
     using Sums = PairProduct<Pairs, false>;
 
-    static constexpr std::size_t queries_each = 48;
     static constexpr std::uint32_t key_bits = 13;
     static constexpr std::uint32_t value_bits = 12;
     static constexpr std::uint32_t weight_bits = 12;

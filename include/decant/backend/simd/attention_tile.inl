@@ -12,6 +12,8 @@ inline void copy_floats(const float* from, float* to, std::size_t n) noexcept {
 /// Positions [tile, tile + attention_span) and the state of up to `most_queries` queries, rows x heads.
 class AttentionTile {
  protected:
+    static constexpr std::size_t queries_each = 48;  // whose scores stay in the first-level cache
+
     AttentionTile(const AttentionRows& rows, float*& scratch) noexcept
         : rows_(rows),
           queries_(rows.rows * rows.heads),
@@ -127,7 +129,6 @@ class AttentionTile {
     float* parts_;           // [queries][stride]: of the piece at hand
     std::uint32_t* row_of_;  // [queries]
 
-    std::size_t piece_begin_ = 0;
     std::size_t tile_ = 0;   // first position of the tile at hand
     std::size_t begin_ = 0;  // its positions that some row sees
     std::size_t end_ = 0;

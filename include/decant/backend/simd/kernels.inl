@@ -3,8 +3,8 @@
 // own and inside its target region: only what is defined there is compiled to its instructions. Raw pointers only.
 
 /// Tells how a format's blocks lie in its rows: `run(first, stride, columns, sink)` hands `columns` columns of 16 rows,
-/// `stride` bytes apart, block by block to a sink: `begin<bytes>()`, `codes(group, words)` for each group
-/// of the panel block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
+/// `stride` bytes apart, block by block to a sink: `begin<bytes>()`, `codes(group, words)` for each group of the panel
+/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
 template <class Format>
 struct Unpacker;
 
@@ -95,6 +95,17 @@ class Span {
     const std::byte* first_;
     std::size_t stride_;
     Lanes::Words words_[bytes / 4];
+};
+
+/// Base of the unpackers that read blocks by `Span`.
+template <class Format>
+struct ByBlocks {
+    static constexpr std::size_t size = sizeof(typename Format::Block);
+    template <class Sink>
+    DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t columns,
+                                         Sink& to) noexcept {
+        Span<size>::template run<Unpacker<Format>>(first, stride, columns / 32, to);
+    }
 };
 
 #include <decant/quant/floats.inl>
