@@ -17,7 +17,8 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Activations of a layer. Layers take turns: what one leaves, the next overwrites.
+/// Activations of a layer. Layers take turns: what one leaves, the next overwrites; and so do the parts of a layer:
+/// what begins with `q` shares memory with what begins with `gate`.
 enum class Slot : std::uint8_t {
     normed,         ///< [width]: what attention reads
     hidden_normed,  ///< [width]: what the feed-forward part of a parallel layer reads
@@ -33,18 +34,18 @@ enum class Slot : std::uint8_t {
     kv_latent,      ///< [kv_rank]
     k_rope,         ///< [rope]
     values,         ///< [heads * value]
-    gate,           ///< [hidden], or that of every chosen expert
-    up,             ///< likewise
-    scores,         ///< [experts]
-    routes,         ///< [2 * chosen]
-    expert_out,     ///< [chosen * width]
     state_z,        ///< state space: [channels]
     state_in,       ///< [mixed]
     state_mixed,    ///< [mixed], after the convolution
     state_steps,    ///< [heads]
     state_out,      ///< [channels]
+    gate,           ///< [hidden], or that of every chosen expert
+    up,             ///< likewise
+    scores,         ///< [experts]
+    routes,         ///< [2 * chosen]
+    expert_out,     ///< [chosen * width]
 };
-inline constexpr std::size_t slot_count = static_cast<std::size_t>(Slot::state_out) + 1;
+inline constexpr std::size_t slot_count = static_cast<std::size_t>(Slot::expert_out) + 1;
 
 /// Columns of every slot in one layer; 0 for those that it does not use.
 class SlotWidths {
@@ -98,6 +99,24 @@ class SlotWidths {
     std::array<std::uint32_t, slot_count> columns{};
 };
 
+/// Where the slots of a row lie.
+struct SlotLayout {
+    explicit SlotLayout(const SlotWidths& widths) {
+        const auto place = [&](Slot first, Slot end, std::size_t at) {
+            for (auto s = static_cast<std::size_t>(first); s < static_cast<std::size_t>(end); ++s) {
+                before[s] = at;
+                at += widths.columns[s];
+            }
+            return at;
+        };
+        const std::size_t shared = place(Slot::normed, Slot::q, 0);
+        columns = (std::max)(place(Slot::q, Slot::gate, shared), place(Slot::gate, Slot{slot_count}, shared));
+    }
+
+    std::array<std::size_t, slot_count> before{};  ///< columns before each
+    std::size_t columns = 0;                       ///< of all
+};
+
 /// Widest row that an operation reads, of activations or of a convolution's weights.
 [[nodiscard]] inline std::uint32_t widest_input(const ModelSpec& spec) {
     const SlotWidths widths(spec);
@@ -114,8 +133,7 @@ class Workspace {
 
     /// Floats that a workspace for passes of this shape needs.
     [[nodiscard]] static std::size_t floats(const ModelSpec& spec, const PassShape& shape) {
-        std::size_t row = spec.width;
-        for (const std::uint32_t columns : SlotWidths(spec).columns) row += columns;
+        std::size_t row = std::size_t{spec.width} + SlotLayout(SlotWidths(spec)).columns;
         for (const RopeTable& rope : spec.ropes) row += rope.rope.dim;
         return shape.rows * row +
                shape.wanted * (std::size_t{spec.width} + spec.vocabulary + BestTokens::columns(shape.best));
@@ -131,8 +149,10 @@ class Workspace {
             return at;
         };
         stream = view(carve(spec.width, shape.rows), spec.width);
-        const SlotWidths widths(spec);
-        for (std::size_t s = 0; s < slot_count; ++s) offsets_[s] = carve(widths.columns[s], shape.rows);
+        const SlotLayout layout{SlotWidths(spec)};
+        const std::size_t slots = offset;
+        offset += layout.columns * shape.rows;
+        for (std::size_t s = 0; s < slot_count; ++s) offsets_[s] = slots + layout.before[s] * shape.rows;
         for (const RopeTable& rope : spec.ropes)
             angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
         last = view(carve(spec.width, shape.wanted), spec.width, RowSet::wanted);
