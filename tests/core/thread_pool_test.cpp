@@ -19,6 +19,7 @@
 #include <vector>
 
 #if defined(__linux__)
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -403,6 +404,54 @@ TEST_CASE("thread_pool: so they do while another process burns a processor") {
     int status = 0;
     CHECK(waitpid(burner, &status, 0) == burner);
     CHECK(cost < 1.2);
+}
+
+TEST_CASE("thread_pool: a thread that leaves a processor is elsewhere, and may come back") {
+    cpu_set_t before;
+    REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+    const int from = decant::detail::this_processor();
+    REQUIRE(from >= 0);
+    std::thread([&] {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(static_cast<std::size_t>(from), &one);
+        CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+        decant::detail::leave_processor(from);  // there is no other: it stays
+        CHECK(decant::detail::this_processor() == from);
+        CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+        int moved = 0;
+        for (int turn = 0; turn < 100; ++turn) {
+            const int here = decant::detail::this_processor();
+            decant::detail::leave_processor(here);
+            moved += decant::detail::this_processor() != here ? 1 : 0;
+        }
+        if (CPU_COUNT(&before) > 1) CHECK(moved > 50);  // the system may put it back at any time
+        cpu_set_t after;
+        CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
+        CHECK(CPU_EQUAL(&before, &after));
+    }).join();
+    decant::detail::leave_processor(1 << 20);  // no such processor
+    CHECK(decant::detail::this_processor() >= 0);
+}
+
+TEST_CASE("thread_pool: who waits for a number misses no change of it") {
+    decant::detail::Signal there, back;
+    constexpr std::uint32_t changes = 300;
+    std::thread other([&] {
+        for (std::uint32_t seen = 0; seen < changes;) {
+            seen = there.wait_while(seen);
+            back.value.store(seen);
+            back.wake();
+        }
+    });
+    for (std::uint32_t n = 0; n < changes; ++n) {
+        // Every tenth change comes when the other one spins, naps, or sleeps for good.
+        if (n % 10 == 0) std::this_thread::sleep_for(std::chrono::microseconds(n % 40 * 60));
+        there.value.store(n + 1);
+        there.wake();
+        CHECK(back.wait_while(n) == n + 1);
+    }
+    other.join();
 }
 
 TEST_CASE("thread_pool: four times as many threads as processors finish") {

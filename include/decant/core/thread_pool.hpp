@@ -9,10 +9,10 @@
 #include <decant/core/errno.hpp>
 #include <decant/core/executor.hpp>
 #include <decant/core/processors.hpp>
+#include <decant/core/signal.hpp>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,43 +21,10 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
 namespace decant::inline DECANT_ABI {
-namespace detail {
-
-/// Tells the core that this is a spin loop.
-inline void pause_cpu() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-/// Waits while `value` is `old` and returns what it is then: spins for about 50 microseconds, the time that waking a
-/// thread takes, and then sleeps. Bounded by the clock, since a pause takes from 1 to 60 nanoseconds by processor.
-inline std::uint32_t wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noexcept {
-    std::uint32_t now = value.load(std::memory_order_acquire);
-    if (now != old) return now;
-    const auto sleep_at = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
-    do {
-        for (int i = 0; i < 64; ++i) {
-            pause_cpu();
-            now = value.load(std::memory_order_acquire);
-            if (now != old) return now;
-        }
-    } while (std::chrono::steady_clock::now() < sleep_at);
-    value.wait(old, std::memory_order_acquire);
-    return value.load(std::memory_order_acquire);
-}
-
-}  // namespace detail
-
 /// A fixed set of threads. The caller of `parallel_for` takes part, so `threads` = 1 starts none. Waiting threads spin
-/// briefly and then sleep: an idle pool costs no processor time. Movable; a moved-from pool has one
+/// briefly and then sleep: an idle pool costs no processor time. Where other programs keep processors busy, workers
+/// give way to them between jobs and (on Linux) move off the caller's processor. Movable; a moved-from pool has one
 /// thread, the caller's.
 ///
 /// `parallel_for` from several threads at once is safe: while one job runs, the others (and loops inside a task) run on
@@ -101,8 +68,8 @@ class ThreadPool {
         if (!state_) return;
         const detail::ErrnoGuard guard;
         state_->stopping.store(true, std::memory_order_release);
-        state_->generation.fetch_add(1, std::memory_order_release);
-        state_->generation.notify_all();
+        state_->generation.value.fetch_add(1);
+        state_->generation.wake();
         for (std::thread& worker : state_->workers) worker.join();
     }
 
@@ -118,13 +85,14 @@ class ThreadPool {
         s.task = task;
         s.count = n;
         s.next.store(0, std::memory_order_relaxed);
-        s.gate.store(open, std::memory_order_release);
-        s.generation.fetch_add(1, std::memory_order_release);
-        s.generation.notify_all();
+        s.caller.store(detail::this_processor(), std::memory_order_relaxed);
+        s.gate.value.store(open, std::memory_order_release);
+        s.generation.value.fetch_add(1);
+        s.generation.wake();
         drain(s);
         // Close the gate; whoever passed it before is waited for, whoever comes later does not touch the job.
-        std::uint32_t inside = s.gate.fetch_and(~open, std::memory_order_acq_rel) & ~open;
-        while (inside != 0) inside = detail::wait_while(s.gate, inside);
+        std::uint32_t inside = s.gate.value.fetch_and(~open, std::memory_order_acq_rel) & ~open;
+        while (inside != 0) inside = s.gate.wait_while(inside);
 #if DECANT_EXCEPTIONS
         const std::exception_ptr thrown = std::exchange(s.thrown, nullptr);
         s.has_thrown.store(false, std::memory_order_relaxed);
@@ -141,8 +109,9 @@ class ThreadPool {
     struct State {
         std::atomic<bool> busy{false};
         std::atomic<bool> stopping{false};
-        std::atomic<std::uint32_t> generation{0};
-        std::atomic<std::uint32_t> gate{0};
+        detail::Signal generation;
+        detail::Signal gate;
+        std::atomic<int> caller{-1};  // the processor of the job's
         std::atomic<std::size_t> next{0};
         TaskRef task;
         std::size_t count = 0;
@@ -178,17 +147,21 @@ class ThreadPool {
     }
 
     static void work(State& s) noexcept {
+        detail::Worker worker;
         std::uint32_t seen = 0;
         while (true) {
-            seen = detail::wait_while(s.generation, seen);
+            worker.give_way();
+            seen = s.generation.wait_while(seen);
             if (s.stopping.load(std::memory_order_acquire)) return;
-            std::uint32_t gate = s.gate.load(std::memory_order_acquire);
-            while ((gate & open) != 0 && !s.gate.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) {
+            worker.keep_off(s.caller.load(std::memory_order_relaxed));
+            std::uint32_t gate = s.gate.value.load(std::memory_order_acquire);
+            while ((gate & open) != 0 &&
+                   !s.gate.value.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) {
             }
             if ((gate & open) == 0) continue;
             drain(s);
-            s.gate.fetch_sub(1, std::memory_order_acq_rel);
-            s.gate.notify_all();
+            s.gate.value.fetch_sub(1);
+            s.gate.wake();
         }
     }
 
