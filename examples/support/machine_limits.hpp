@@ -251,6 +251,7 @@ class MachineLimits {
 #if DECANT_X86
         switch (isa_) {
             case decant::Isa::amx:
+            case decant::Isa::avx512_bf16:
             case decant::Isa::avx512_vnni: {
                 using Loops = Avx512Loops;
                 if (kind == Arithmetic::int8) return peak(Loops::int8, Loops::int8_macs);

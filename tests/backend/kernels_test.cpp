@@ -130,6 +130,16 @@ std::size_t different(Random& random, Products<Set, Format>& products, const Mat
     return wrong;
 }
 
+/// A float as the set multiplies it.
+template <class Set, class Format>
+double multiplied(double x) {
+#if DECANT_X86
+    if (std::is_same_v<Set, decant::simd::Avx512Bf16> && Format::dtype == DType::bf16)
+        return decant::bfloat16_to_float(decant::float_to_bfloat16(static_cast<float>(x)));
+#endif
+    return x;
+}
+
 template <class Set, class Format>
 void check_random(Random& random) {
     constexpr std::size_t block = decant::traits(Format::dtype).block_elements;
@@ -147,7 +157,7 @@ void check_random(Random& random) {
             for (std::size_t r = 0; r < w.rows; ++r) {
                 double sum = 0.0, size = 0.0;
                 for (std::size_t i = 0; i < columns; ++i) {
-                    const double term = double{values[r * columns + i]} * x.value(t, i);
+                    const double term = double{values[r * columns + i]} * multiplied<Set, Format>(x.value(t, i));
                     sum += term;
                     size += std::abs(term);
                 }

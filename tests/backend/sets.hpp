@@ -6,6 +6,7 @@
 
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
+#include <decant/backend/simd/avx512_bf16.hpp>
 #include <decant/backend/simd/neon.hpp>
 #include <decant/backend/simd/portable.hpp>
 
@@ -14,7 +15,9 @@
 
 #ifndef DECANT_TEST_SETS
 #if DECANT_X86
-#define DECANT_TEST_SETS decant::simd::Portable, decant::simd::Avx2, decant::simd::AvxVnni, decant::simd::Avx512Vnni
+#define DECANT_TEST_SETS                                                                         \
+    decant::simd::Portable, decant::simd::Avx2, decant::simd::AvxVnni, decant::simd::Avx512Vnni, \
+        decant::simd::Avx512Bf16
 #elif DECANT_ARM64
 #define DECANT_TEST_SETS decant::simd::Portable, decant::simd::Neon, decant::simd::NeonDotprod
 #else

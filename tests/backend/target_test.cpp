@@ -20,6 +20,7 @@ TEST_CASE("target: every set has a name of its own") {
     CHECK(decant::name(Isa::avx512_vnni) == "AVX-512 VNNI");
     CHECK(decant::name(Isa::neon) == "NEON");
     CHECK(decant::name(Isa::neon_dotprod) == "NEON dotprod");
+    CHECK(decant::name(Isa::avx512_bf16) == "AVX-512 BF16");
     CHECK(decant::name(Isa::amx) == "AMX");
 }
 
@@ -47,6 +48,8 @@ TEST_CASE("target: support is what the system reports") {
     CHECK(decant::supported(Isa::avx512_vnni) ==
           (avx2 && flags.contains("avx512f") && flags.contains("avx512bw") && flags.contains("avx512vl") &&
            flags.contains("avx512dq") && flags.contains("avx512_vnni")));
+    CHECK(decant::supported(Isa::avx512_bf16) ==
+          (decant::supported(Isa::avx512_vnni) && flags.contains("avx512_bf16")));
 }
 #endif
 
@@ -54,13 +57,13 @@ TEST_CASE("target: a backend of several sets runs the best that the machine has"
     const auto isa_of = [](const auto& backend) { return backend.pass(1).kernels().isa(); };
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable>{}) == Isa::portable);
     Isa best = Isa::portable;
-    for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni, Isa::neon, Isa::neon_dotprod})
-        if (decant::supported(isa)) best = isa;
+    for (const Isa isa : {Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni, Isa::avx512_bf16, Isa::neon, Isa::neon_dotprod})
+        if (decant::supported(isa) && decant::worthwhile(isa)) best = isa;
     CHECK(isa_of(decant::Simd{}) == (decant::supported(Isa::amx) ? Isa::amx : best));
 #if DECANT_X86
     CHECK(isa_of(decant::BasicSimd<decant::simd::Portable, decant::simd::Avx2>{}) ==
           (decant::supported(Isa::avx2) ? Isa::avx2 : Isa::portable));
-    CHECK(isa_of(decant::BasicSimd<decant::simd::Avx512Vnni, decant::simd::AvxVnni, decant::simd::Avx2,
-                                   decant::simd::Portable>{}) == best);
+    CHECK(isa_of(decant::BasicSimd<decant::simd::Avx512Bf16, decant::simd::Avx512Vnni, decant::simd::AvxVnni,
+                                   decant::simd::Avx2, decant::simd::Portable>{}) == best);
 #endif
 }

@@ -3,6 +3,7 @@
 
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
+#include <decant/backend/simd/avx512_bf16.hpp>
 #include <decant/quant/formats.hpp>
 
 #include <cstddef>
@@ -28,5 +29,5 @@ void compile_kernels(const simd::WeightRows& rows, const void* x, std::size_t to
                      DType dtype, const simd::AttentionRows& attention) {
     compile<simd::Avx2>(rows, x, tokens, sums, scratch, dtype, attention);
     compile<simd::AvxVnni>(rows, x, tokens, sums, scratch, dtype, attention);
-    compile<simd::Avx512Vnni>(rows, x, tokens, sums, scratch, dtype, attention);
+    compile<simd::Avx512Bf16>(rows, x, tokens, sums, scratch, dtype, attention);
 }

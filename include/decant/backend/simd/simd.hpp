@@ -12,6 +12,7 @@
 #include <decant/backend/simd/attention.hpp>
 #include <decant/backend/simd/avx2.hpp>
 #include <decant/backend/simd/avx512.hpp>
+#include <decant/backend/simd/avx512_bf16.hpp>
 #include <decant/backend/simd/lanes.hpp>
 #include <decant/backend/simd/neon.hpp>
 #include <decant/backend/simd/portable.hpp>
@@ -27,6 +28,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace decant::inline DECANT_ABI {
 namespace simd {
@@ -310,7 +312,13 @@ class Kernels {
     /// The best of the sets that this machine runs; it must run one of them.
     Kernels() noexcept {
         DECANT_ASSERT((supported(Sets::isa) || ...));
-        ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
+        bool any = false;
+        const auto consider = [&](Isa isa) {
+            if (!supported(isa)) return;
+            if (!any || std::pair(worthwhile(isa), isa) > std::pair(worthwhile(isa_), isa_)) isa_ = isa;
+            any = true;
+        };
+        (consider(Sets::isa), ...);
     }
 
     /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`.
@@ -366,9 +374,10 @@ using BasicSimd = HostBackend<simd::Kernels<Sets...>>;
 
 /// The kernels of every instruction set that the library knows for this processor family.
 #if DECANT_AMX
-using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni, simd::Amx>;
+using SimdKernels =
+    simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni, simd::Avx512Bf16, simd::Amx>;
 #elif DECANT_X86
-using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni>;
+using SimdKernels = simd::Kernels<simd::Portable, simd::Avx2, simd::AvxVnni, simd::Avx512Vnni, simd::Avx512Bf16>;
 #elif DECANT_ARM64
 using SimdKernels = simd::Kernels<simd::Neon, simd::NeonDotprod>;
 #else

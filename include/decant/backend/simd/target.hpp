@@ -38,7 +38,7 @@
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for, worst first.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx, neon, neon_dotprod };
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, avx512_bf16, amx, neon, neon_dotprod };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -46,6 +46,7 @@ enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, amx, neon
         case Isa::avx2: return "AVX2";
         case Isa::avx_vnni: return "AVX-VNNI";
         case Isa::avx512_vnni: return "AVX-512 VNNI";
+        case Isa::avx512_bf16: return "AVX-512 BF16";
         case Isa::amx: return "AMX";
         case Isa::neon: return "NEON";
         case Isa::neon_dotprod: return "NEON dotprod";
@@ -74,6 +75,13 @@ struct CpuId {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
+}
+[[nodiscard]] inline bool has_avx512_bf16() noexcept {
+    return has_avx512_vnni() && cpuid(7).a >= 1 && (cpuid(7, 1).a >> 5 & 1) != 0;
+}
+[[nodiscard]] inline bool is_amd() noexcept {
+    const CpuId id = cpuid(0);
+    return id.b == 0x68747541 && id.d == 0x69746e65 && id.c == 0x444d4163;  // "AuthenticAMD"
 }
 
 }  // namespace detail
@@ -158,6 +166,7 @@ namespace detail {
         case Isa::avx2: return avx2;
         case Isa::avx_vnni: return avx2 && detail::has_avx_vnni();
         case Isa::avx512_vnni: return avx2 && detail::has_avx512_vnni();
+        case Isa::avx512_bf16: return avx2 && detail::has_avx512_bf16();
         case Isa::amx:
 #if DECANT_AMX
             return avx2 && detail::has_avx512_vnni() && detail::has_amx() && detail::amx_allowed();
@@ -170,6 +179,17 @@ namespace detail {
     return isa == Isa::portable || isa == Isa::neon || (isa == Isa::neon_dotprod && detail::has_dotprod());
 #else
     return isa == Isa::portable;
+#endif
+}
+
+/// Whether a set that this machine runs is better than those before it. AMD's processors (Zen 4 on) take as long for a
+/// pair of BF16 products as for one of floats, Intel's twice as long.
+[[nodiscard]] inline bool worthwhile(Isa isa) noexcept {
+#if DECANT_X86
+    return isa != Isa::avx512_bf16 || detail::is_amd();
+#else
+    static_cast<void>(isa);
+    return true;
 #endif
 }
 
