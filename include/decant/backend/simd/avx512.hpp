@@ -27,7 +27,7 @@ struct Lanes {
     static constexpr Isa isa = Isa::avx512_vnni;
     static constexpr std::size_t tile_panels = 2;
     static constexpr std::size_t tile_tokens = 6;
-    static constexpr std::size_t few_tokens = 2;
+    static constexpr std::size_t few_tokens = 4;
     static constexpr std::size_t float_tile_tokens = 6;
     static constexpr std::size_t fused_tokens = 8;
     static constexpr bool keeps_sums = true;

@@ -160,15 +160,22 @@ struct Fetch {
     }
 };
 
+/// For products that have it fetched while they multiply.
+struct NoFetch {
+    explicit NoFetch(const std::byte*) noexcept {}
+    template <std::size_t Bytes>
+    DECANT_ALWAYS_INLINE void run() noexcept {}
+};
+
 /// Writes a panel.
-template <class Format, bool Signed>
+template <class Format, bool Signed, class Ahead>
 struct ToPanel {
     CodePanel panel;
-    Fetch fetch;
+    Ahead fetch;
 
     template <std::size_t Bytes>
     DECANT_ALWAYS_INLINE void begin() noexcept {
-        fetch.run<Bytes>();
+        fetch.template run<Bytes>();
     }
     DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
         Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format, Signed>(w));
@@ -288,13 +295,17 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
 
 // ---- products
 
+inline constexpr std::size_t cache_line = 64;
+
 /// Panel blocks from one panel of a tile to the next.
 template <class Format>
 inline constexpr std::size_t apart = piece_columns / Format::panel_block;
 
-/// sums[t][16 p + r] += products of the rows of Panels panels with Tokens rows of activations.
+/// sums[t][16 p + r] += products of the rows of Panels panels with Tokens rows of activations. Meanwhile `lines` cache
+/// lines from `next` on are fetched per block.
 template <class Format, std::size_t Panels, std::size_t Tokens>
-void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock* const* rows, float* sums) noexcept {
+void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock* const* rows, const std::byte* next,
+                     std::size_t lines, float* sums) noexcept {
     constexpr std::size_t block = Format::panel_block;
     const ActivationBlock* x[Tokens];
     Lanes::Floats y[Panels][Tokens];
@@ -311,6 +322,7 @@ void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock
     std::size_t at = 0;
     for (std::size_t b = 0; b < columns / block; ++b) {
         const std::size_t half = block == activation_half ? b % 2 : 0;
+        for (std::size_t i = 0; i < lines; ++i, next += cache_line) __builtin_prefetch(next, 0, 2);
         Lanes::Words dots[Panels][Tokens];
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) {
@@ -366,7 +378,7 @@ void multiply_panels(CodePanel panel, std::size_t columns, const ActivationBlock
 template <std::size_t Panels, std::size_t Tokens>
 void multiply_float_panels(const float* values, std::size_t columns, const float* const* rows,
                            const float* const* ahead, float* sums) noexcept {
-    constexpr std::size_t line = 64 / sizeof(float);
+    constexpr std::size_t line = cache_line / sizeof(float);
     constexpr std::size_t apart = panel_rows * float_piece_columns;
     const float* x[Tokens];
     Lanes::Floats y[Panels][Tokens];
@@ -421,7 +433,9 @@ struct RowTile {
             if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
         for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
-        Fetch fetch{w.first + tile_rows * w.row_bytes};
+        // Of the next tile.
+        const std::byte* next = w.first + tile_rows * w.row_bytes;
+        std::conditional_t<!is_float && std::is_void_v<Tiles>, NoFetch, Fetch> fetch{next};
         [[maybe_unused]] const TiledProduct<Format, Tiles> tiles(x, tokens);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
@@ -430,21 +444,21 @@ struct RowTile {
                 unpack<Tiles>(source.first, source.stride, n, panel(scratch, p), fetch);
             }
             if constexpr (std::is_void_v<Tiles>)
-                add(w, x, tokens, k, n, sums, scratch);
+                add(w, x, tokens, k, n, next, sums, scratch);
             else
                 tiles.add(panel(scratch, 0), k, n, sums, scratch + panels_bytes);
         }
     }
 
-    template <class Tiles = void, class Panel>
+    template <class Tiles = void, class Panel, class Ahead>
     static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to,
-                       Fetch& fetch) noexcept {
+                       Ahead& fetch) noexcept {
         if constexpr (is_float) {
             ToFloatPanel sink{to, fetch};
             unpack_floats<Format>(first, stride, columns, sink);
             fetch = sink.fetch;
         } else {
-            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits)> sink{to, fetch};
+            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits), Ahead> sink{to, fetch};
             Unpacker<Format>::run(first, stride, columns, sink);
             fetch = sink.fetch;
         }
@@ -485,18 +499,31 @@ struct RowTile {
         }
     };
 
-    /// Columns [k, k + n), which the panels hold.
+    /// Columns [k, k + n), which the panels hold. Meanwhile as many bytes are fetched of the next tile, bit by bit: a
+    /// core waits when it has asked for more lines than it can keep track of.
     static void add(const WeightRows& w, const X* const* x, std::size_t tokens, std::size_t k, std::size_t n,
-                    float* sums, std::byte* scratch) noexcept {
+                    const std::byte*& next, float* sums, std::byte* scratch) noexcept {
+        [[maybe_unused]] constexpr DTypeTraits layout = traits(Format::dtype);
         constexpr std::size_t most = is_float ? Lanes::float_tile_tokens : Lanes::tile_tokens;
+        std::size_t blocks = 1, lines = 0;
+        if constexpr (!is_float) {
+            blocks = n / Format::panel_block;
+            lines = tile_rows * (n / layout.block_elements * layout.block_bytes) / cache_line;
+        }
+        const std::size_t steps = blocks * (tile_rows / panel_rows / Lanes::tile_panels) * ((tokens + most - 1) / most);
+        const std::size_t each = (lines + steps - 1) / steps;
         for (std::size_t p = 0; p * panel_rows < w.count; p += Lanes::tile_panels) {
             std::size_t t = 0;
             while (t < tokens) {
+                const std::size_t now = lines > 0 ? each : 0;
                 if (tokens - t <= Lanes::few_tokens) {
-                    t += step<Lanes::few_tokens>(x, t, tokens, k, n, p, sums, scratch);
+                    t += step<Lanes::few_tokens>(x, t, tokens, k, n, p, next, now, sums, scratch);
                 } else {
-                    t += step<most>(x, t, tokens, k, n, p, sums, scratch);
+                    t += step<most>(x, t, tokens, k, n, p, next, now, sums, scratch);
                 }
+                const std::size_t fetched = now * blocks < lines ? now * blocks : lines;
+                next += fetched * cache_line;
+                lines -= fetched;
             }
         }
     }
@@ -508,7 +535,8 @@ struct RowTile {
 
     template <std::size_t Tokens>
     static std::size_t step(const X* const* x, std::size_t t, std::size_t tokens, std::size_t k, std::size_t n,
-                            std::size_t p, float* sums, std::byte* scratch) noexcept {
+                            std::size_t p, const std::byte* next, std::size_t lines, float* sums,
+                            std::byte* scratch) noexcept {
         const X *rows[Tokens], *ahead[Tokens];
         for (std::size_t i = 0; i < Tokens; ++i) {
             rows[i] = row(x, t + i, tokens, k);
@@ -518,7 +546,7 @@ struct RowTile {
         if constexpr (is_float) {
             multiply_float_panels<Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, ahead, to);
         } else {
-            multiply_panels<Format, Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, to);
+            multiply_panels<Format, Lanes::tile_panels, Tokens>(panel(scratch, p), n, rows, next, lines, to);
         }
         return Tokens;
     }
