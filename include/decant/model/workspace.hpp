@@ -150,9 +150,9 @@ class Workspace {
         };
         stream = view(carve(spec.width, shape.rows), spec.width);
         const SlotLayout layout{SlotWidths(spec)};
-        const std::size_t slots = offset;
+        const std::size_t first = offset;
         offset += layout.columns * shape.rows;
-        for (std::size_t s = 0; s < slot_count; ++s) offsets_[s] = slots + layout.before[s] * shape.rows;
+        for (std::size_t s = 0; s < slot_count; ++s) offsets_[s] = first + layout.before[s] * shape.rows;
         for (const RopeTable& rope : spec.ropes)
             angles.push_back(view(carve(rope.rope.dim, shape.rows), rope.rope.dim));
         last = view(carve(spec.width, shape.wanted), spec.width, RowSet::wanted);
