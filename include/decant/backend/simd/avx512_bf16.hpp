@@ -64,7 +64,7 @@ class Products {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p * panel_rows < w.count; ++p) {
                 ToPanel sink{panel + p * panel_words};
-                read(w, p, k, n, copy, fetch, sink);
+                read(Source(w, p, k, n, copy), n, fetch, sink);
             }
             for (std::size_t t = 0; t < tokens; t += group) {
                 const std::size_t count = tokens - t < group ? tokens - t : group;
@@ -86,13 +86,14 @@ class Products {
             for (std::size_t t = 0; t < tokens; ++t) round(x[t] + k, n, rows + t * (few_piece / 2));
             for (std::size_t p = 0; p * panel_rows < w.count; ++p) {
                 avx512_vnni::Fetch fetch{w.first + (p + 1) * panel_rows * w.row_bytes + k * 2};
+                const Source source(w, p, k, n, scratch);
                 ToSums<Tokens> sink;
                 DECANT_UNROLL
                 for (std::size_t t = 0; t < Tokens; ++t) {
                     sink.x[t] = rows + (t < tokens ? t : tokens - 1) * (few_piece / 2);
                     sink.y[t] = Lanes::load_floats(sums + t * tile_rows + p * panel_rows);
                 }
-                read(w, p, k, n, scratch, fetch, sink);
+                read(source, n, fetch, sink);
                 DECANT_UNROLL
                 for (std::size_t t = 0; t < Tokens; ++t)
                     Lanes::store_floats(sums + t * tile_rows + p * panel_rows, sink.y[t]);
@@ -100,15 +101,15 @@ class Products {
         }
     }
 
-    /// Hands columns [k, k + n) of a panel's rows to a sink, 8 columns of 16 rows at a time and zeros after the last.
-    /// Rows that are not there are the first.
-    template <class Sink>
-    DECANT_ALWAYS_INLINE static void read(const WeightRows& w, std::size_t p, std::size_t k, std::size_t n,
-                                          std::byte* copy, avx512_vnni::Fetch& fetch, Sink& sink) noexcept {
-        const std::byte* first = w.first + p * panel_rows * w.row_bytes + k * 2;
-        std::size_t stride = w.row_bytes;
-        const std::size_t there = w.count - p * panel_rows;
-        if (there < panel_rows || n % each != 0) {
+    /// Columns [k, k + n) of a panel's rows, where they lie or in a copy with zeros after the last column. Rows that
+    /// are not there are the first.
+    struct Source {
+        const std::byte* first;
+        std::size_t stride;
+        Source(const WeightRows& w, std::size_t p, std::size_t k, std::size_t n, std::byte* copy) noexcept
+            : first(w.first + p * panel_rows * w.row_bytes + k * 2), stride(w.row_bytes) {
+            const std::size_t there = w.count - p * panel_rows;
+            if (there >= panel_rows && n % each == 0) return;
             const std::size_t bytes = (n + each - 1) / each * each * 2;
             __builtin_memset(copy, 0, panel_rows * bytes);
             for (std::size_t r = 0; r < panel_rows; ++r)
@@ -116,11 +117,16 @@ class Products {
             first = copy;
             stride = bytes;
         }
-        for (std::size_t c = 0; c < n; c += each, first += each * 2) {
-            if (c % (4 * each) == 0) avx512_vnni::approach(first, stride);
+    };
+
+    /// Hands n columns of 16 rows to a sink, pair by pair.
+    template <class Sink>
+    DECANT_ALWAYS_INLINE static void read(Source from, std::size_t n, avx512_vnni::Fetch& fetch, Sink& sink) noexcept {
+        for (std::size_t c = 0; c < n; c += each, from.first += each * 2) {
+            if (c % (4 * each) == 0) avx512_vnni::approach(from.first, from.stride);
             fetch.run<panel_rows * each * 2>();
             Lanes::Words words[4];
-            Lanes::columns(first, stride, words);
+            Lanes::columns(from.first, from.stride, words);
             DECANT_UNROLL
             for (std::size_t i = 0; i < 4; ++i) sink.pair(words[i]);
         }
