@@ -42,6 +42,23 @@ using NeonDotprodSimd = decant::BasicSimd<decant::simd::NeonDotprod>;
 #else
 #define DECANT_TEST_SIMD_BACKENDS decant_test::PortableSimd
 #endif
+/// The backends of single sets are compiled once, too: in kernels.cpp.
+#if defined(DECANT_SEPARATE_KERNELS)
+}  // namespace decant_test
+namespace decant::inline DECANT_ABI {
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::Portable>)
+#if DECANT_X86
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::Avx2>)
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::AvxVnni>)
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::Avx512Vnni>)
+#elif DECANT_ARM64
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::Neon>)
+DECANT_DETAIL_KERNELS(simd::Kernels<simd::NeonDotprod>)
+#endif
+}  // namespace decant::inline DECANT_ABI
+namespace decant_test {
+#endif
+
 #define DECANT_TEST_BACKENDS decant::Eigen, DECANT_TEST_SIMD_BACKENDS
 
 /// Whether this machine runs the backend. A suite has nothing to say about the others.

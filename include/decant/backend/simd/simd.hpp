@@ -391,35 +391,35 @@ using Simd = HostBackend<SimdKernels>;
 // for all its files, and DECANT_KERNELS_HERE in one of them, compiles them once.
 #if defined(DECANT_SEPARATE_KERNELS)
 #if defined(DECANT_KERNELS_HERE)
-#define DECANT_DETAIL_KERNEL template
+#define DECANT_DETAIL_INSTANTIATE template
 #else
-#define DECANT_DETAIL_KERNEL extern template
+#define DECANT_DETAIL_INSTANTIATE extern template
 #endif
-#define DECANT_DETAIL_KERNELS(Op)                                                                            \
-    DECANT_DETAIL_KERNEL void SimdKernels::run<host::Op>(const host::Op&, const host::Frame&, std::uint32_t, \
-                                                         std::byte*) const;
-DECANT_DETAIL_KERNELS(Embed)
-DECANT_DETAIL_KERNELS(Norm)
-DECANT_DETAIL_KERNELS(Prepare)
-DECANT_DETAIL_KERNELS(Linear)
-DECANT_DETAIL_KERNELS(Angles)
-DECANT_DETAIL_KERNELS(Rope)
-DECANT_DETAIL_KERNELS(Store)
-DECANT_DETAIL_KERNELS(Attend)
-DECANT_DETAIL_KERNELS(Combine)
-DECANT_DETAIL_KERNELS(Gate)
-DECANT_DETAIL_KERNELS(Softcap)
-DECANT_DETAIL_KERNELS(Copy)
-DECANT_DETAIL_KERNELS(Route)
-DECANT_DETAIL_KERNELS(Experts)
-DECANT_DETAIL_KERNELS(Mix)
-DECANT_DETAIL_KERNELS(Convolve)
-DECANT_DETAIL_KERNELS(Scan)
-DECANT_DETAIL_KERNELS(Gather)
-DECANT_DETAIL_KERNELS(Pick)
-DECANT_DETAIL_KERNELS(Move)
-#undef DECANT_DETAIL_KERNELS
-#undef DECANT_DETAIL_KERNEL
+#define DECANT_DETAIL_KERNEL(Kernels, Op)                                                                     \
+    DECANT_DETAIL_INSTANTIATE void Kernels::run<host::Op>(const host::Op&, const host::Frame&, std::uint32_t, \
+                                                          std::byte*) const;
+#define DECANT_DETAIL_KERNELS(Kernels)      \
+    DECANT_DETAIL_KERNEL(Kernels, Embed)    \
+    DECANT_DETAIL_KERNEL(Kernels, Norm)     \
+    DECANT_DETAIL_KERNEL(Kernels, Prepare)  \
+    DECANT_DETAIL_KERNEL(Kernels, Linear)   \
+    DECANT_DETAIL_KERNEL(Kernels, Angles)   \
+    DECANT_DETAIL_KERNEL(Kernels, Rope)     \
+    DECANT_DETAIL_KERNEL(Kernels, Store)    \
+    DECANT_DETAIL_KERNEL(Kernels, Attend)   \
+    DECANT_DETAIL_KERNEL(Kernels, Combine)  \
+    DECANT_DETAIL_KERNEL(Kernels, Gate)     \
+    DECANT_DETAIL_KERNEL(Kernels, Softcap)  \
+    DECANT_DETAIL_KERNEL(Kernels, Copy)     \
+    DECANT_DETAIL_KERNEL(Kernels, Route)    \
+    DECANT_DETAIL_KERNEL(Kernels, Experts)  \
+    DECANT_DETAIL_KERNEL(Kernels, Mix)      \
+    DECANT_DETAIL_KERNEL(Kernels, Convolve) \
+    DECANT_DETAIL_KERNEL(Kernels, Scan)     \
+    DECANT_DETAIL_KERNEL(Kernels, Gather)   \
+    DECANT_DETAIL_KERNEL(Kernels, Pick)     \
+    DECANT_DETAIL_KERNEL(Kernels, Move)
+DECANT_DETAIL_KERNELS(SimdKernels)
 #endif
 
 }  // namespace decant::inline DECANT_ABI
