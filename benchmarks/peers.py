@@ -18,6 +18,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--decant", required=True)
@@ -31,11 +32,12 @@ parser.add_argument("--busy", type=int, default=0)
 parser.add_argument("models", nargs="+")
 args = parser.parse_args()
 tests = args.tests.split(",")
+work = tempfile.TemporaryDirectory()  # peers leave logs where they run
 
 
 def call(*command, log=False):
     """What a program prints; with what it says on the side."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=work.name)
     if done.returncode != 0:
         sys.exit(f"peers.py: {' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
     return done.stdout + done.stderr if log else done.stdout
@@ -43,7 +45,7 @@ def call(*command, log=False):
 
 def decant(model):
     isa = ["--isa", args.isa] if args.isa else []
-    text = call(args.decant, "--model", model, "--threads", args.threads, "--tests", args.tests, "--csv", *isa)
+    text = call(pathlib.Path(args.decant).resolve(), "--model", model, "--threads", args.threads, "--tests", args.tests, "--csv", *isa)
     return {name: float(speed) for name, speed in re.findall(r"^(\w+(?:@\d+)?),([\d.]+)$", text, re.MULTILINE)}
 
 
@@ -75,7 +77,7 @@ def peer(folder, model, is_ik):
     return speeds
 
 
-peers = {name: folder for name, folder in (("llama.cpp", args.llama), ("ik_llama.cpp", args.ik)) if folder}
+peers = {name: pathlib.Path(folder).resolve() for name, folder in (("llama.cpp", args.llama), ("ik_llama.cpp", args.ik)) if folder}
 burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.busy)]
 try:
     print("| file, test | Decant |" + "".join(f" {name} |" for name in peers) + "".join(f" / {name} |" for name in peers))
@@ -84,8 +86,9 @@ try:
         rounds = []
         for number in range(args.rounds):
             print(f"{pathlib.Path(model).name}: round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
-            own = decant(model)
-            rounds.append((own, {name: peer(folder, model, name != "llama.cpp") for name, folder in peers.items()}))
+            file = pathlib.Path(model).resolve()
+            own = decant(file)
+            rounds.append((own, {name: peer(folder, file, name != "llama.cpp") for name, folder in peers.items()}))
         for test in tests:
             cells = [f"{statistics.median(own[test] for own, _ in rounds):.0f}"]
             for name in peers:
