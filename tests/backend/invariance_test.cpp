@@ -426,7 +426,6 @@ TEST_CASE("invariance: the backend that picks a set equals the set that it picks
 #if DECANT_X86
         case decant::Isa::avx2: check(decant_test::Avx2Simd{}); break;
         case decant::Isa::avx_vnni: check(decant_test::AvxVnniSimd{}); break;
-        case decant::Isa::avx512_bf16: check(decant::BasicSimd<decant::simd::Avx512Bf16>{}); break;
         case decant::Isa::amx:  // has the bits of AVX-512
         case decant::Isa::avx512_vnni: check(decant_test::Avx512Simd{}); break;
 #elif DECANT_ARM64

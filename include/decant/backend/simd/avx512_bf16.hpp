@@ -2,7 +2,7 @@
 #pragma once
 
 /// \file
-/// AVX-512 with BF16 products: the set for processors that multiply pairs of them faster than single floats.
+/// AVX-512 with BF16 products, for hosts that ask for it: on processors that multiply such pairs faster than floats.
 
 #include <decant/backend/simd/avx512.hpp>
 #include <decant/backend/simd/lanes.hpp>

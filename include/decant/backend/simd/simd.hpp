@@ -315,13 +315,13 @@ class Kernels {
         bool any = false;
         const auto consider = [&](Isa isa) {
             if (!supported(isa)) return;
-            if (!any || std::pair(worthwhile(isa), isa) > std::pair(worthwhile(isa_), isa_)) isa_ = isa;
+            if (!any || std::pair(taken_unasked(isa), isa) > std::pair(taken_unasked(isa_), isa_)) isa_ = isa;
             any = true;
         };
         (consider(Sets::isa), ...);
     }
 
-    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`.
+    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16`.
     explicit Kernels(Isa isa) noexcept : isa_(isa) { DECANT_ASSERT(supported(isa) && ((Sets::isa == isa) || ...)); }
 
     [[nodiscard]] Isa isa() const noexcept { return isa_; }

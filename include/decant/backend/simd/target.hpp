@@ -79,10 +79,6 @@ struct CpuId {
 [[nodiscard]] inline bool has_avx512_bf16() noexcept {
     return has_avx512_vnni() && cpuid(7).a >= 1 && (cpuid(7, 1).a >> 5 & 1) != 0;
 }
-[[nodiscard]] inline bool is_amd() noexcept {
-    const CpuId id = cpuid(0);
-    return id.b == 0x68747541 && id.d == 0x69746e65 && id.c == 0x444d4163;  // "AuthenticAMD"
-}
 
 }  // namespace detail
 #endif
@@ -182,15 +178,9 @@ namespace detail {
 #endif
 }
 
-/// Whether a set that this machine runs is better than those before it. AMD's processors (Zen 4 on) take as long for a
-/// pair of BF16 products as for one of floats, Intel's twice as long.
-[[nodiscard]] inline bool worthwhile(Isa isa) noexcept {
-#if DECANT_X86
-    return isa != Isa::avx512_bf16 || detail::is_amd();
-#else
-    static_cast<void>(isa);
-    return true;
-#endif
-}
+/// Whether a set is taken without being asked for: `avx512_bf16` is not, since it rounds activations to BF16 where
+/// weights are BF16. AMD's processors (Zen 4 on) take as long for a pair of such products as for one of floats; Intel's
+/// take longer.
+[[nodiscard]] constexpr bool taken_unasked(Isa isa) noexcept { return isa != Isa::avx512_bf16; }
 
 }  // namespace decant::inline DECANT_ABI
