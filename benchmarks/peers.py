@@ -50,10 +50,9 @@ def decant(model):
 
 
 def bench(folder, model, *options):
-    """What llama-bench measures: [(prompt tokens, generated tokens, tokens per second)]."""
+    """Tokens per second of llama-bench's only test."""
     text = call(pathlib.Path(folder, "llama-bench"), "-m", model, "-t", args.threads, "-r", "2", "-o", "json", *options)
-    rows = json.loads(text[text.index("["):text.rindex("]") + 1])
-    return [(row["n_prompt"], row["n_gen"], row["avg_ts"]) for row in rows]
+    return json.loads(text[text.index("["):text.rindex("]") + 1])[0]["avg_ts"]
 
 
 def peer(folder, model, is_ik):
@@ -68,12 +67,12 @@ def peer(folder, model, is_ik):
                 speeds[name] = float(cells[0][8])
         elif depth and is_ik:
             if kind == "tg":
-                speeds[name] = bench(folder, model, "-p", "0", "-n", "0", "-gp", f"{depth},{count}")[0][2]
+                speeds[name] = bench(folder, model, "-p", "0", "-n", "0", "-gp", f"{depth},{count}")
         else:
             options = ["-p", count if kind == "pp" else "0", "-n", count if kind == "tg" else "0"]
             options += ["-d", depth] if depth else []
             ways = [[], ["-rtr", "1"]] if is_ik else [[]]
-            speeds[name] = max(bench(folder, model, *options, *way)[0][2] for way in ways)
+            speeds[name] = max(bench(folder, model, *options, *way) for way in ways)
     return speeds
 
 

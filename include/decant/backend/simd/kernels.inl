@@ -147,6 +147,8 @@ DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scale
 
 // ---- sinks
 
+inline constexpr std::size_t cache_line = 64;
+
 /// Has what is multiplied next fetched from memory, in the order in which it lies there: sixteen rows side by side are
 /// more streams than the hardware follows.
 struct Fetch {
@@ -155,7 +157,7 @@ struct Fetch {
     template <std::size_t Bytes>
     DECANT_ALWAYS_INLINE void run() noexcept {
         DECANT_UNROLL
-        for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(next + at, 0, 2);
+        for (std::size_t at = 0; at < Bytes; at += cache_line) __builtin_prefetch(next + at, 0, 2);
         next += Bytes;
     }
 };
@@ -294,8 +296,6 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
 }
 
 // ---- products
-
-inline constexpr std::size_t cache_line = 64;
 
 /// Panel blocks from one panel of a tile to the next.
 template <class Format>

@@ -28,7 +28,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 namespace decant::inline DECANT_ABI {
 namespace simd {
@@ -312,13 +311,7 @@ class Kernels {
     /// The best of the sets that this machine runs; it must run one of them.
     Kernels() noexcept {
         DECANT_ASSERT((supported(Sets::isa) || ...));
-        bool any = false;
-        const auto consider = [&](Isa isa) {
-            if (!supported(isa)) return;
-            if (!any || std::pair(taken_unasked(isa), isa) > std::pair(taken_unasked(isa_), isa_)) isa_ = isa;
-            any = true;
-        };
-        (consider(Sets::isa), ...);
+        ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
     }
 
     /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16`.

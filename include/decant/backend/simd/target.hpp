@@ -37,8 +37,10 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// The instruction sets that kernels are written for, worst first.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_vnni, avx512_bf16, amx, neon, neon_dotprod };
+/// The instruction sets that kernels are written for; of those that a machine runs, the last is taken unless another is
+/// asked for. So `avx512_bf16` never is by itself: it rounds activations to BF16 where weights are BF16. It pays on
+/// AMD's processors (Zen 4 on), which take as long for a pair of such products as for one of floats.
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_bf16, avx512_vnni, amx, neon, neon_dotprod };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -177,10 +179,5 @@ namespace detail {
     return isa == Isa::portable;
 #endif
 }
-
-/// Whether a set is taken without being asked for: `avx512_bf16` is not, since it rounds activations to BF16 where
-/// weights are BF16. AMD's processors (Zen 4 on) take as long for a pair of such products as for one of floats; Intel's
-/// take longer.
-[[nodiscard]] constexpr bool taken_unasked(Isa isa) noexcept { return isa != Isa::avx512_bf16; }
 
 }  // namespace decant::inline DECANT_ABI
