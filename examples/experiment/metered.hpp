@@ -44,7 +44,7 @@ class Meter {
             see_product(*place.target[n].weight, place.columns, place.rows, place.row == 0);
     }
     void see(const decant::host::Experts& op, const decant::host::Frame& frame, std::uint32_t tile) {
-        const auto place = op.place(tile);
+        const auto place = op.place(tile, frame);
         std::uint64_t rows = 0;
         op.rows(frame, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { ++rows; });
         if (rows > 0) see_product(op.weights[place.expert], place.columns, rows, true);

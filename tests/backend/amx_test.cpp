@@ -107,11 +107,11 @@ using Emulated = decant::simd::Tiled<Base, EmulatedTiles<Base::isa>>;
 
 constexpr float untouched = 12345.0f;
 
-/// [tokens][tile_rows], and then rows that may be overwritten.
+/// [tokens][Set::most_rows(tokens)], and then rows that may be overwritten.
 template <class Set>
 std::vector<float> products(const Matrix& w, std::size_t first, std::size_t count,
                             const std::vector<const ActivationBlock*>& x) {
-    std::vector<float> sums((x.size() + decant::simd::spare_rows) * tile_rows, untouched);
+    std::vector<float> sums((x.size() + decant::simd::spare_rows) * Set::most_rows(x.size()), untouched);
     std::vector<std::byte> memory(decant::simd::product_bytes + 64);
     std::byte* scratch = memory.data();
     while (reinterpret_cast<std::uintptr_t>(scratch) % 64 != 0) ++scratch;
@@ -172,9 +172,9 @@ void check(Random& random, DType dtype, std::size_t columns, std::size_t count) 
             const std::vector<float> got = products<Set>(w, 1, count, rows);
             const std::vector<float> expected = products<Base>(w, 1, count, rows);
             std::size_t wrong = 0;
+            const std::size_t stride = Set::most_rows(tokens);
             for (std::size_t t = 0; t < tokens; ++t)
-                wrong +=
-                    decant_test::same_bits({&got[t * tile_rows], count}, {&expected[t * tile_rows], count}) ? 0 : 1;
+                wrong += decant_test::same_bits({&got[t * stride], count}, {&expected[t * stride], count}) ? 0 : 1;
             CAPTURE(decant::name(dtype), columns, count, tokens, order);
             CHECK(wrong == 0);
         }

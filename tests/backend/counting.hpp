@@ -229,7 +229,7 @@ class CountingKernels : public K {
     }
     void run(const decant::host::Experts& op, const decant::host::Frame& frame, std::uint32_t tile,
              std::byte* scratch) const {
-        const auto place = op.place(tile);
+        const auto place = op.place(tile, frame);
         bool chosen = false;
         op.rows(frame, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { chosen = true; });
         if (chosen) *bytes_ += place.columns * op.weights[place.expert].row_bytes;

@@ -7,6 +7,7 @@
 #include "backend/sets.hpp"
 #include "support/catch.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 using decant::DType;
 using decant::simd::activation_block;
 using decant::simd::tile_rows;
+using decant::simd::wide_tile_rows;
 using decant_test::Matrix;
 using decant_test::QuantizedRow;
 using decant_test::Random;
@@ -59,24 +61,31 @@ class Products {
  public:
     Products() : scratch_(decant::simd::product_bytes + 64 + guard) {}
 
-    /// [tokens][tile_rows] of rows [first, first + count) of a matrix with the given rows of activations.
+    /// [tokens][count] of rows [first, first + count) of a matrix with the given rows of activations, as many at once
+    /// as the set takes.
     std::vector<float> operator()(const Matrix& w, std::size_t first, std::size_t count, const Activations& x,
                                   const std::vector<std::size_t>& tokens) {
         const std::size_t row_bytes = decant::row_bytes(w.dtype, w.columns);
         std::vector<const X*> rows;
         for (const std::size_t t : tokens) rows.push_back(x.template row<X>(t));
-        const std::size_t used = (tokens.size() + decant::simd::spare_rows) * tile_rows;
-        std::vector<float> sums(used + guard, untouched);
+        const std::size_t most = Set::most_rows(tokens.size());
+        const std::size_t used = (tokens.size() + decant::simd::spare_rows) * most;
+        std::vector<float> results(tokens.size() * count);
         auto* scratch =
             reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(scratch_.data()) + 63) / 64 * 64);
         std::fill(scratch_.begin(), scratch_.end(), std::byte{0xFF});
-        Set::template multiply<Format>({w.data() + first * row_bytes, row_bytes, count, w.columns}, rows.data(),
-                                       rows.size(), sums.data(), scratch);
-        for (std::size_t i = used; i < sums.size(); ++i) beyond_ += sums[i] != untouched;
+        for (std::size_t at = 0; at < count; at += most) {
+            const std::size_t n = (std::min)(most, count - at);
+            const bool more = first + at + n < w.rows;
+            std::vector<float> sums(used + guard, untouched);
+            Set::template multiply<Format>({w.data() + (first + at) * row_bytes, row_bytes, n, w.columns, more},
+                                           rows.data(), rows.size(), sums.data(), scratch);
+            for (std::size_t i = used; i < sums.size(); ++i) beyond_ += sums[i] != untouched;
+            for (std::size_t t = 0; t < tokens.size(); ++t) std::copy_n(&sums[t * most], n, &results[t * count + at]);
+        }
         for (std::byte* at = scratch + decant::simd::product_bytes; at < scratch_.data() + scratch_.size(); ++at)
             beyond_ += *at != std::byte{0xFF};
-        sums.resize(tokens.size() * tile_rows);
-        return sums;
+        return results;
     }
     /// Floats and bytes that were written where nothing should be.
     std::size_t beyond() const { return beyond_; }
@@ -86,7 +95,7 @@ class Products {
     std::size_t beyond_ = 0;
 };
 
-/// Each row of a matrix times each row of activations, computed alone: [row of x][tile_rows].
+/// Each row of a matrix times each row of activations, computed alone: [row of x][row of the matrix].
 template <class Set, class Format>
 std::vector<float> alone(Products<Set, Format>& products, const Matrix& w, const Activations& x) {
     std::vector<float> all;
@@ -107,8 +116,7 @@ std::size_t different(Random& random, Products<Set, Format>& products, const Mat
         for (std::size_t& t : which) t = random.between(0, x.rows() - 1);
         const std::vector<float> got = products(w, first, count, x, which);
         for (std::size_t t = 0; t < tokens; ++t)
-            wrong +=
-                std::memcmp(&got[t * tile_rows], &expected[which[t] * tile_rows + first], count * sizeof(float)) != 0;
+            wrong += std::memcmp(&got[t * count], &expected[which[t] * w.rows + first], count * sizeof(float)) != 0;
     };
     const auto part = [&](std::size_t tokens) {
         const std::size_t first = random.between(0, w.rows - 1);
@@ -119,7 +127,7 @@ std::size_t different(Random& random, Products<Set, Format>& products, const Mat
         part(tokens);
     }
     if (!thorough) return wrong;
-    for (std::size_t count = 1; count <= w.rows; ++count) {
+    for (std::size_t count = 1; count <= w.rows; count += count < tile_rows + 2 ? 1 : random.between(1, 30)) {
         compare(1, 0, count);
         compare(random.between(2, 8), 0, count);
         compare(random.between(9, 20), w.rows - count, count);
@@ -148,7 +156,7 @@ void check_random(Random& random) {
     std::vector<std::size_t> all_columns{block, 512, 768, 1536 + block};
     if constexpr (is_float) all_columns = {1, 3, 13, 127, 128, 300};
     for (const std::size_t columns : all_columns) {
-        const Matrix w = decant_test::random_matrix(random, Format::dtype, tile_rows, columns);
+        const Matrix w = decant_test::random_matrix(random, Format::dtype, wide_tile_rows + 3, columns);
         const Activations x(random.floats(24 * columns, random.pick({0.01f, 1.0f, 50.0f})), columns, !is_float);
         const std::vector<float> got = alone(products, w, x);
         const std::vector<float> values = w.values();
@@ -165,7 +173,7 @@ void check_random(Random& random) {
                 // may cancel.
                 const double steps = is_float ? static_cast<double>(columns) : 2.0 * static_cast<double>(columns / 16);
                 const double parts = Format::dtype == DType::q4_1 || Format::dtype == DType::q4_k ? 4.0 : 1.0;
-                worst.add(got[t * tile_rows + r], sum, (steps + 2.0) * parts * size * 0x1p-24 + 1e-37);
+                worst.add(got[t * w.rows + r], sum, (steps + 2.0) * parts * size * 0x1p-24 + 1e-37);
             }
         }
         CAPTURE(decant::name(Format::dtype), columns);
@@ -231,7 +239,7 @@ void check_limits(Random& random) {
                     size += std::abs(term);
                 }
                 REQUIRE(size < 0x1p24 * unit);
-                wrong += static_cast<double>(got[t * tile_rows + r]) != sum;
+                wrong += static_cast<double>(got[t * w.rows + r]) != sum;
             }
         }
         CAPTURE(decant::name(Format::dtype), scale);

@@ -62,7 +62,7 @@ struct JournalKernels {
 using Pass = decant::host::Pass<JournalKernels>;
 constexpr decant::host::View rows{nullptr, 0, RowSet::tokens};
 
-const decant::host::Weight wide{decant::DType::f16, 1000, 8, nullptr, 16, nullptr};
+const decant::host::Weight wide{decant::DType::f16, 4000, 8, nullptr, 16, nullptr};
 
 /// Steps 0 to 5 of 7, 0, 3 (three key heads of a block of rows), 7, 7 and 32 tiles; a row goes through 3 and 4 at once.
 void record(Pass& pass) {

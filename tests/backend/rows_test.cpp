@@ -304,7 +304,8 @@ TEMPLATE_TEST_CASE("rows: results of a tile, with biases and what was there", ""
                 const std::vector<float> sums = random.floats(tokens * most), bias = random.floats(n);
                 const std::vector<float> before = random.floats(tokens * stride);
                 std::vector<float> y = before;
-                TestType::finish(sums.data(), tokens, n, biased ? bias.data() : nullptr, accumulate, y.data(), stride);
+                TestType::finish(sums.data(), most, tokens, n, biased ? bias.data() : nullptr, accumulate, y.data(),
+                                 stride);
                 std::size_t wrong = 0;
                 for (std::size_t i = 0; i < y.size(); ++i) {
                     const std::size_t t = i / stride, c = i % stride;

@@ -10,7 +10,7 @@ struct Unpacker<Q4_K> {
         static_assert(offsetof(Q4_K::Block, minimum) == 2 && offsetof(Q4_K::Block, packed_multipliers) == 4);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            for (std::size_t line = 0; line < size; line += 64) approach(first + line, stride);
+            for (std::size_t line = 0; line < size; line += 64) to.near(first + line, stride);
             Lanes::Words head[4];
             Lanes::columns(first, stride, head);
             const Lanes::Floats scale = Lanes::low_halves(head[0]);
@@ -70,7 +70,7 @@ struct Unpacker<Q6_K> {
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q6_K::Block);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            for (std::size_t line = 0; line < size; line += 64) approach(first + line, stride);
+            for (std::size_t line = 0; line < size; line += 64) to.near(first + line, stride);
             const Lanes::Floats scale = gathered(first + offsetof(Q6_K::Block, scale), stride);
             Lanes::Words multipliers[4];
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);

@@ -207,11 +207,11 @@ struct EigenKernels {
     static void run(const host::Route& op, const host::Frame&, std::uint32_t t, std::byte*) { op.compute(t); }
 
     static void run(const host::Experts& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
-        const host::Experts::Place place = op.place(tile);
+        const host::Experts::Place place = op.place(tile, f);
         const host::Weight& w = op.weights[place.expert];
         const DTypeTraits layout = traits(w.dtype);
         float* const values = reinterpret_cast<float*>(scratch);
-        float bias[host::linear_tile];
+        float bias[host::widest_tile];
         op.load_bias(place, bias);
         op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t from) {
             for (std::uint32_t o = 0; o < place.columns; ++o) {

@@ -110,10 +110,19 @@ struct Frame {
 // cache), and whatever was done before the run of such operations that it stands in: a row goes through all of them at
 // once.
 
-// Output columns of a `linear` that one tile computes, and cache positions that attention takes at a time. Both count
-// from absolute zero, so that a result does not depend on what else is in the pass.
+// Output columns of a `linear` that one tile computes (with few rows more: a thread reads weights on end), and cache
+// positions that attention takes at a time. Both count from absolute zero, so that a result does not depend on what
+// else is in the pass.
 inline constexpr std::uint32_t linear_tile = 32;
+inline constexpr std::uint32_t few_rows = 16;
+inline constexpr std::uint32_t widest_tile = 4 * linear_tile;
 inline constexpr std::uint32_t attention_tile = 64;
+
+/// Output columns of a tile where `rows` rows are multiplied by a weight of `columns` rows.
+[[nodiscard]] constexpr std::uint32_t tile_columns(std::uint32_t rows, std::uint32_t columns) noexcept {
+    if (rows > few_rows) return linear_tile;
+    return columns < 8 * widest_tile ? widest_tile / 2 : widest_tile;  // a small one is for several threads, too
+}
 
 /// x[t, :] = scale dequantize(table[tokens[t], :])
 struct Embed {
@@ -168,8 +177,7 @@ struct Prepare {
 };
 
 /// targets[n].out[t, o] (+)= sum over i of x[t, i] weight[o, i] (+ bias[o]). With a gate there are two targets, which
-/// are not kept: y[t, o] = gate of their results. A tile is `linear_tile` columns of a target and up to `most_rows`
-/// rows.
+/// are not kept: y[t, o] = gate of their results. A tile is `tile_columns` of a target and a block of rows.
 struct Linear {
     static constexpr std::size_t max_targets = 4;
     View x;
@@ -183,11 +191,11 @@ struct Linear {
 
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
         std::uint32_t sum = 0;
-        for (std::uint32_t n = 0; n < (gated ? 1 : count); ++n) sum += tiles_of(targets[n]);
+        for (std::uint32_t n = 0; n < (gated ? 1 : count); ++n) sum += tiles_of(targets[n], f);
         return sum * row_blocks(f);
     }
-    /// With few rows tiles are small, and a thread reads the weights of several on end.
-    [[nodiscard]] std::uint32_t tiles_at_once(const Frame& f) const { return f.rows(x.rows) <= 8 ? 8 : 1; }
+    /// With few rows a tile takes little time.
+    [[nodiscard]] std::uint32_t tiles_at_once(const Frame& f) const { return f.rows(x.rows) <= few_rows ? 2 : 1; }
 
     /// The target that tile `tile` belongs to, its first output column, the first column of x that it reads, and its
     /// rows.
@@ -207,13 +215,14 @@ struct Linear {
         const std::uint32_t row = tile / (tiles(f) / blocks) * each;
         tile %= tiles(f) / blocks;
         std::uint32_t n = 0;
-        while (tile >= tiles_of(targets[n])) tile -= tiles_of(targets[n++]);
+        while (tile >= tiles_of(targets[n], f)) tile -= tiles_of(targets[n++], f);
         const std::uint32_t width = group_width(targets[n]);
-        const std::uint32_t group = tile / tiles_in(width);
-        const std::uint32_t within = tile % tiles_in(width) * linear_tile;
+        const std::uint32_t columns = tile_columns(rows, width), in_group = (width + columns - 1) / columns;
+        const std::uint32_t group = tile / in_group;
+        const std::uint32_t within = tile % in_group * columns;
         return {&targets[n],
                 group * width + within,
-                (std::min)(linear_tile, width - within),
+                (std::min)(columns, width - within),
                 group * targets[n].weight->columns,
                 row,
                 (std::min)(each, rows - (std::min)(row, rows))};
@@ -233,10 +242,10 @@ struct Linear {
     [[nodiscard]] std::uint32_t group_width(const LinearTarget& target) const {
         return target.out.columns / groups(target);
     }
-    [[nodiscard]] std::uint32_t tiles_of(const LinearTarget& target) const {
-        return groups(target) * tiles_in(group_width(target));
+    [[nodiscard]] std::uint32_t tiles_of(const LinearTarget& target, const Frame& f) const {
+        const std::uint32_t width = group_width(target), columns = tile_columns(f.rows(x.rows), width);
+        return groups(target) * ((width + columns - 1) / columns);
     }
-    static std::uint32_t tiles_in(std::uint32_t columns) { return (columns + linear_tile - 1) / linear_tile; }
 };
 
 /// y[t, i] = magnitude cos(a), y[t, dim/2 + i] = magnitude sin(a) with a = positions[t] * frequencies[i]
@@ -603,8 +612,7 @@ struct Route {
 };
 
 /// out[t, c] = x[t(, c)] weights[e]^T (+ biases[e]), e the expert of row t's choice c: x is one row for all choices, or
-/// has one for each. A tile is `linear_tile` columns of one expert, whose weights are read once for every row that
-/// chose it.
+/// has one for each. A tile is `tile_columns` of one expert, whose weights are read once for every row that chose it.
 struct Experts {
     View x;                           ///< [rows, in] or [rows, chosen * in]
     std::span<const Weight> weights;  ///< [experts] of [out.columns / chosen, in]
@@ -615,16 +623,16 @@ struct Experts {
     [[nodiscard]] std::uint32_t chosen() const { return routes.columns / 2; }
     [[nodiscard]] std::uint32_t columns() const { return out.columns / chosen(); }
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
-        return f.rows(x.rows) == 0 ? 0 : static_cast<std::uint32_t>(weights.size()) * tiles_each();
+        return f.rows(x.rows) == 0 ? 0 : static_cast<std::uint32_t>(weights.size()) * tiles_each(f);
     }
     struct Place {
         std::uint32_t expert;
         std::uint32_t column;
         std::uint32_t columns;
     };
-    [[nodiscard]] Place place(std::uint32_t tile) const {
-        const std::uint32_t column = tile % tiles_each() * linear_tile;
-        return {tile / tiles_each(), column, (std::min)(linear_tile, columns() - column)};
+    [[nodiscard]] Place place(std::uint32_t tile, const Frame& f) const {
+        const std::uint32_t column = tile % tiles_each(f) * width(f);
+        return {tile / tiles_each(f), column, (std::min)(width(f), columns() - column)};
     }
     /// Calls `visit(row, choice, first column of x)` for every row that chose the expert.
     template <class Visit>
@@ -644,7 +652,8 @@ struct Experts {
     }
 
  private:
-    [[nodiscard]] std::uint32_t tiles_each() const { return (columns() + linear_tile - 1) / linear_tile; }
+    [[nodiscard]] std::uint32_t width(const Frame& f) const { return tile_columns(f.rows(x.rows), columns()); }
+    [[nodiscard]] std::uint32_t tiles_each(const Frame& f) const { return (columns() + width(f) - 1) / width(f); }
 };
 
 /// y[t, :] (+)= sum over choices c, in order, of weight[t, c] x[t, c, :]

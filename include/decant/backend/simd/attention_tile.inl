@@ -1,14 +1,6 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // What all ways to compute attention's tiles share; part of kernels.inl.
 
-inline void clear_floats(float* to, std::size_t n) noexcept {
-    for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::floats(0.0f));
-}
-
-inline void copy_floats(const float* from, float* to, std::size_t n) noexcept {
-    for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::load_floats(from + i));
-}
-
 /// Positions [tile, tile + attention_span) and the state of up to `most_queries` queries, rows x heads.
 class AttentionTile {
  protected:

@@ -129,6 +129,10 @@ struct Avx2BaseLanes {
     static Floats swapped_pairs(Floats v) noexcept {
         return {_mm256_permute_ps(v.low, 0xB1), _mm256_permute_ps(v.high, 0xB1)};
     }
+    static void interleave(Floats a, Floats b, Floats* to) noexcept {
+        to[0] = interleaved(a.low, b.low);
+        to[1] = interleaved(a.high, b.high);
+    }
     static float sum(Floats v) noexcept {
         const __m256 eight = _mm256_add_ps(v.low, v.high);
         __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -186,6 +190,10 @@ struct Avx2BaseLanes {
     static Floats both(__m256 v) noexcept { return {v, v}; }
 
  private:
+    static Floats interleaved(__m256 a, __m256 b) noexcept {
+        const __m256 even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b);  // of each half
+        return {_mm256_permute2f128_ps(even, odd, 0x20), _mm256_permute2f128_ps(even, odd, 0x31)};
+    }
     static Words first_lanes(std::size_t n) noexcept {
         const __m256i count = _mm256_set1_epi32(static_cast<int>(n));
         return {_mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),

@@ -29,7 +29,7 @@ struct Lanes {
     static constexpr std::size_t tile_tokens = 6;
     static constexpr std::size_t few_tokens = 4;
     static constexpr std::size_t float_tile_tokens = 6;
-    static constexpr std::size_t fused_tokens = 8;
+    static constexpr std::size_t fused_tokens = 16;
     static constexpr bool keeps_sums = true;
 
     using Words = __m512i;
@@ -119,6 +119,12 @@ struct Lanes {
     static Floats smaller(Floats a, Floats b) noexcept { return _mm512_min_ps(a, b); }
     static Floats magnitude(Floats v) noexcept { return _mm512_abs_ps(v); }
     static Floats swapped_pairs(Floats v) noexcept { return _mm512_permute_ps(v, 0xB1); }
+    /// a0 b0 a1 b1 and so on, in two registers.
+    static void interleave(Floats a, Floats b, Floats* to) noexcept {
+        const Words low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        to[0] = _mm512_permutex2var_ps(a, low, b);
+        to[1] = _mm512_permutex2var_ps(a, _mm512_add_epi32(low, words(8)), b);
+    }
     static float sum(Floats v) noexcept { return _mm512_reduce_add_ps(v); }
     static float largest(Floats v) noexcept { return _mm512_reduce_max_ps(v); }
 

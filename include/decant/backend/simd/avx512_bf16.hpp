@@ -33,8 +33,7 @@ class Products {
     /// Sums and scratch are those of `Set::multiply`.
     static void run(const WeightRows& w, const float* const* x, std::size_t tokens, float* sums,
                     std::byte* scratch) noexcept {
-        for (std::size_t i = 0; i < tokens * tile_rows; i += panel_rows)
-            Lanes::store_floats(sums + i, Lanes::floats(0.0f));
+        avx512_vnni::clear_floats(sums, tokens * avx512_vnni::Set::most_rows(tokens));
         if (tokens == 1) return run_few<1>(w, x, tokens, sums, scratch);
         if (tokens <= 4) return run_few<4>(w, x, tokens, sums, scratch);
         if (tokens <= 8) return run_few<8>(w, x, tokens, sums, scratch);
@@ -91,12 +90,12 @@ class Products {
                 DECANT_UNROLL
                 for (std::size_t t = 0; t < Tokens; ++t) {
                     sink.x[t] = rows + (t < tokens ? t : tokens - 1) * (few_piece / 2);
-                    sink.y[t] = Lanes::load_floats(sums + t * tile_rows + p * panel_rows);
+                    sink.y[t] = Lanes::load_floats(sums + t * wide_tile_rows + p * panel_rows);
                 }
                 read(source, n, fetch, sink);
                 DECANT_UNROLL
                 for (std::size_t t = 0; t < Tokens; ++t)
-                    Lanes::store_floats(sums + t * tile_rows + p * panel_rows, sink.y[t]);
+                    Lanes::store_floats(sums + t * wide_tile_rows + p * panel_rows, sink.y[t]);
             }
         }
     }
@@ -123,7 +122,7 @@ class Products {
     template <class Sink>
     DECANT_ALWAYS_INLINE static void read(Source from, std::size_t n, avx512_vnni::Fetch& fetch, Sink& sink) noexcept {
         for (std::size_t c = 0; c < n; c += each, from.first += each * 2) {
-            if (c % (4 * each) == 0) avx512_vnni::approach(from.first, from.stride);
+            if (c % (4 * each) == 0) avx512_vnni::FromCache::near(from.first, from.stride);
             fetch.run<panel_rows * each * 2>();
             Lanes::Words words[4];
             Lanes::columns(from.first, from.stride, words);

@@ -4,22 +4,31 @@
 
 /// Tells how a format's blocks lie in its rows: `run(first, stride, columns, sink)` hands `columns` columns of 16 rows,
 /// `stride` bytes apart, block by block to a sink: `begin<bytes>()`, `codes(group, words)` for each group of the panel
-/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`.
+/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`. `near(first,
+/// stride)` tells that a line of each row is about to be read. Up to 15 bytes behind the columns are read too.
 template <class Format>
 struct Unpacker;
 
-/// Has a line of each of 16 rows brought from the second cache to the first, some lines ahead. Called for every line.
-DECANT_ALWAYS_INLINE void approach(const std::byte* first, std::size_t stride) noexcept {
-    constexpr std::size_t ahead = 192;
+/// Has a line of each of 16 rows fetched to the first cache.
+DECANT_ALWAYS_INLINE void prefetch_rows(const std::byte* first, std::size_t stride) noexcept {
     DECANT_OPAQUE(first);
     DECANT_UNROLL
     for (std::size_t r = 0; r < 4; ++r, first += stride) {
-        __builtin_prefetch(first + ahead, 0, 3);
-        __builtin_prefetch(first + 4 * stride + ahead, 0, 3);
-        __builtin_prefetch(first + 8 * stride + ahead, 0, 3);
-        __builtin_prefetch(first + 12 * stride + ahead, 0, 3);
+        __builtin_prefetch(first, 0, 3);
+        __builtin_prefetch(first + 4 * stride, 0, 3);
+        __builtin_prefetch(first + 8 * stride, 0, 3);
+        __builtin_prefetch(first + 12 * stride, 0, 3);
     }
 }
+
+/// Base of the sinks of panels, which are fetched from memory beforehand: what is read a few lines later is brought
+/// from the second cache to the first.
+struct FromCache {
+    DECANT_ALWAYS_INLINE static void near(const std::byte* first, std::size_t stride) noexcept {
+        constexpr std::size_t ahead = 192;
+        prefetch_rows(first + ahead, stride);
+    }
+};
 
 /// Blocks of `Size` bytes of 16 rows, four at a time: registers of words need not begin where a block does.
 template <std::size_t Size>
@@ -31,16 +40,8 @@ class Span {
     template <class Format, class Sink>
     DECANT_ALWAYS_INLINE static void run(const std::byte* first, std::size_t stride, std::size_t count,
                                          Sink& to) noexcept {
-        alignas(64) std::byte rest[panel_rows * bytes];
         for (; count > 0; first += blocks * Size) {
             const std::size_t n = count < blocks ? count : blocks;
-            if (n < blocks || (count == blocks && bytes > blocks * Size)) {
-                // Registers reach beyond the last block: a copy.
-                for (std::size_t r = 0; r < panel_rows; ++r)
-                    __builtin_memcpy(rest + r * bytes, first + r * stride, n * Size);
-                first = rest;
-                stride = bytes;
-            }
             Span span(first, stride);
             span.step<Format, 0>(n, to);
             count -= n;
@@ -76,19 +77,19 @@ class Span {
     DECANT_ALWAYS_INLINE void step(std::size_t count, Sink& to) noexcept {
         if constexpr (B < blocks) {
             if (B == count) return;
-            load<(B * Size + 15) / 16, ((B + 1) * Size + 15) / 16>();
+            load<(B * Size + 15) / 16, ((B + 1) * Size + 15) / 16>(to);
             to.template begin<panel_rows * Size>();
             Format::template block<B * Size>(*this, to);
             step<Format, B + 1>(count, to);
         }
     }
     /// Registers of words [4 From, 4 End).
-    template <std::size_t From, std::size_t End>
-    DECANT_ALWAYS_INLINE void load() noexcept {
+    template <std::size_t From, std::size_t End, class Sink>
+    DECANT_ALWAYS_INLINE void load(Sink& to) noexcept {
         if constexpr (From < End) {
-            if constexpr (From % 4 == 0) approach(first_ + 16 * From, stride_);
+            if constexpr (From % 4 == 0) to.near(first_ + 16 * From, stride_);
             Lanes::columns(first_ + 16 * From, stride_, words_ + 4 * From);
-            load<From + 1, End>();
+            load<From + 1, End>(to);
         }
     }
 
@@ -149,8 +150,7 @@ DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scale
 
 inline constexpr std::size_t cache_line = 64;
 
-/// Has what is multiplied next fetched from memory, in the order in which it lies there: sixteen rows side by side are
-/// more streams than the hardware follows.
+/// Has what is unpacked next fetched from memory, in the order in which it lies there.
 struct Fetch {
     const std::byte* next;
 
@@ -169,11 +169,27 @@ struct NoFetch {
     DECANT_ALWAYS_INLINE void run() noexcept {}
 };
 
+/// Base of the sinks that multiply at once. Each row of a panel is the first of a run of rows, from which the next
+/// panels take the others (see `RowTile::few`): sixteen streams, of which each goes on where the next run begins.
+struct FromMemory {
+    const std::byte* end;  // of the first run
+    std::ptrdiff_t onward;
+
+    DECANT_ALWAYS_INLINE void near(const std::byte* first, std::size_t stride) const noexcept {
+        constexpr std::size_t ahead = 512;
+        first += ahead;
+        if (first >= end) first += onward;
+        prefetch_rows(first, stride);
+    }
+};
+
 /// Writes a panel.
 template <class Format, bool Signed, class Ahead>
-struct ToPanel {
+struct ToPanel : FromCache {
     CodePanel panel;
     Ahead fetch;
+
+    ToPanel(CodePanel to, Ahead ahead) noexcept : panel(to), fetch(ahead) {}
 
     template <std::size_t Bytes>
     DECANT_ALWAYS_INLINE void begin() noexcept {
@@ -196,16 +212,16 @@ struct ToPanel {
 
 /// Multiplies what is unpacked by a few tokens at once, with no panel in memory.
 template <class Format, std::size_t Tokens>
-struct Product {
+struct Product : FromMemory {
     const ActivationBlock* x[Tokens];
-    Fetch fetch;
     Lanes::Floats y[Tokens];
     Lanes::Words dots[Tokens];
     std::size_t half = 0;
 
+    explicit Product(FromMemory memory) noexcept : FromMemory(memory) {}
+
     template <std::size_t Bytes>
     DECANT_ALWAYS_INLINE void begin() noexcept {
-        fetch.run<Bytes>();
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) dots[t] = start<Format>(*x[t], half);
     }
@@ -241,9 +257,11 @@ struct Product {
 };
 
 /// Writes a panel of floats.
-struct ToFloatPanel {
+struct ToFloatPanel : FromCache {
     float* values;
     Fetch fetch;
+
+    ToFloatPanel(float* to, Fetch ahead) noexcept : values(to), fetch(ahead) {}
 
     template <std::size_t Bytes>
     DECANT_ALWAYS_INLINE void begin() noexcept {
@@ -257,16 +275,15 @@ struct ToFloatPanel {
 
 /// Multiplies columns of floats by a few tokens at once.
 template <std::size_t Tokens>
-struct FloatProduct {
+struct FloatProduct : FromMemory {
     const float* x[Tokens];
-    Fetch fetch;
     Lanes::Floats y[Tokens];
     std::size_t c = 0;
 
+    explicit FloatProduct(FromMemory memory) noexcept : FromMemory(memory) {}
+
     template <std::size_t Bytes>
-    DECANT_ALWAYS_INLINE void begin() noexcept {
-        fetch.run<Bytes>();
-    }
+    DECANT_ALWAYS_INLINE void begin() noexcept {}
     DECANT_ALWAYS_INLINE void column(Lanes::Floats w) noexcept {
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) y[t] = Lanes::multiply_add(w, Lanes::floats(x[t][c]), y[t]);
@@ -281,7 +298,7 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
     constexpr std::size_t each = Unpacker<Format>::each;
     Lanes::Words w[4];
     for (; columns >= each; columns -= each, first += 16) {
-        if (columns / each % 4 == 0) approach(first, stride);
+        if (columns / each % 4 == 0) to.near(first, stride);
         to.template begin<16 * panel_rows>();
         Lanes::columns(first, stride, w);
         DECANT_UNROLL
@@ -296,6 +313,14 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
 }
 
 // ---- products
+
+inline void clear_floats(float* to, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::floats(0.0f));
+}
+
+inline void copy_floats(const float* from, float* to, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::load_floats(from + i));
+}
 
 /// Panel blocks from one panel of a tile to the next.
 template <class Format>
@@ -431,7 +456,7 @@ struct RowTile {
                          std::byte* scratch) noexcept {
         if constexpr (Lanes::fused_tokens > 0)
             if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
-        for (std::size_t t = 0; t < tokens; ++t) clear(sums + t * tile_rows, tile_rows);
+        for (std::size_t t = 0; t < tokens; ++t) clear_floats(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
         // Of the next tile.
         const std::byte* next = w.first + tile_rows * w.row_bytes;
@@ -440,7 +465,7 @@ struct RowTile {
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
-                const Source source(w, p * panel_rows < w.count ? p : 0, k, n, scratch);
+                const Source source(w, p * panel_rows < w.count ? p * panel_rows : 0, 1, k, n, scratch);
                 unpack<Tiles>(source.first, source.stride, n, panel(scratch, p), fetch);
             }
             if constexpr (std::is_void_v<Tiles>)
@@ -465,10 +490,6 @@ struct RowTile {
     }
 
  private:
-    static void clear(float* to, std::size_t n) noexcept {
-        for (std::size_t i = 0; i < n; i += panel_rows) Lanes::store_floats(to + i, Lanes::floats(0.0f));
-    }
-
     static auto panel(std::byte* scratch, std::size_t p) noexcept {
         if constexpr (is_float) {
             return reinterpret_cast<float*>(scratch) + p * panel_rows * float_piece_columns;
@@ -480,23 +501,31 @@ struct RowTile {
         }
     }
 
-    /// Where columns [k, k + n) of panel p lie: in the file, or in a copy where there are no 16 rows left.
+    /// Where columns [k, k + n) lie of the panel of rows r, r + apart, r + 2 apart and so on: in the file, or, where
+    /// there are no 16 or nothing may be read behind them, in a copy.
     struct Source {
         const std::byte* first;
         std::size_t stride;
-        Source(const WeightRows& w, std::size_t p, std::size_t k, std::size_t n, std::byte* scratch) noexcept {
-            constexpr DTypeTraits layout = traits(Format::dtype);
-            first = w.first + p * panel_rows * w.row_bytes + k / layout.block_elements * layout.block_bytes;
-            stride = w.row_bytes;
-            const std::size_t rows = w.count - p * panel_rows;
-            if (rows >= panel_rows) return;
+        Source(const WeightRows& w, std::size_t r, std::size_t apart, std::size_t k, std::size_t n,
+               std::byte* scratch) noexcept
+            : first(w.first + r * w.row_bytes + k / layout.block_elements * layout.block_bytes),
+              stride(apart * w.row_bytes) {
+            if (in_place(w, r, apart)) return;
+            const std::size_t rows = (w.count - r - 1) / apart + 1;
             std::byte* const copy = scratch + panels_bytes;
             const std::size_t bytes = n / layout.block_elements * layout.block_bytes;
-            for (std::size_t r = 0; r < panel_rows; ++r)
-                __builtin_memcpy(copy + r * bytes, first + (r < rows ? r : 0) * stride, bytes);
+            for (std::size_t i = 0; i < panel_rows; ++i)
+                __builtin_memcpy(copy + i * bytes, first + (i < rows ? i : 0) * stride, bytes);
             first = copy;
             stride = bytes;
         }
+        static bool in_place(const WeightRows& w, std::size_t r, std::size_t apart) noexcept {
+            const std::size_t last = r + (panel_rows - 1) * apart;
+            return w.more ? last < w.count : last + 1 < w.count;
+        }
+
+     private:
+        static constexpr DTypeTraits layout = traits(Format::dtype);
     };
 
     /// Columns [k, k + n), which the panels hold. Meanwhile as many bytes are fetched of the next tile, bit by bit: a
@@ -553,32 +582,51 @@ struct RowTile {
 
     static void multiply_few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                              std::byte* scratch) noexcept {
-        for (std::size_t p = 0; p * panel_rows < w.count; ++p) {
-            float* const to = sums + p * panel_rows;
-            if (tokens == 1)
-                few<1>(w, p, x, tokens, to, scratch);
-            else if (tokens <= 4)
-                few<4>(w, p, x, tokens, to, scratch);
-            else
-                few<Lanes::fused_tokens>(w, p, x, tokens, to, scratch);
+        // The second time they come from the cache.
+        constexpr std::size_t most = Lanes::fused_tokens < 8 ? Lanes::fused_tokens : 8;
+        for (; tokens > most; tokens -= most, x += most, sums += most * wide_tile_rows)
+            few<most>(w, x, most, sums, scratch);
+        if (tokens == 1)
+            few<1>(w, x, tokens, sums, scratch);
+        else if (tokens <= 4)
+            few<4>(w, x, tokens, sums, scratch);
+        else
+            few<most>(w, x, tokens, sums, scratch);
+    }
+
+    /// The rows in runs, 16 of equal length at a time: a panel is made of one row of each, so that memory is read as 16
+    /// streams, which the hardware follows, and not as 16 rows side by side.
+    template <std::size_t Tokens>
+    static void few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
+                    std::byte* scratch) noexcept {
+        for (std::size_t r = 0, length; r < w.count; r += length * panel_rows) {
+            length = wide_tile_rows / panel_rows;
+            while (length > 1 && r + length * panel_rows > w.count) length /= 2;
+            const std::byte* const end = w.first + (r + length) * w.row_bytes;
+            const std::size_t after = r + length * panel_rows;
+            const bool done = after >= w.count && w.next != nullptr;
+            const std::byte* const next = done ? w.next : w.first + after * w.row_bytes;
+            for (std::size_t i = 0; i < length; ++i)
+                few_panel<Tokens>(w, r + i, length, {end, next - end}, x, tokens, sums + r + i * panel_rows, scratch);
+            for (std::size_t t = 0; t < tokens; ++t) interleave(sums + t * wide_tile_rows + r, length);
         }
     }
 
+    /// sums[t][i] = products of row r + i * apart with x[t].
     template <std::size_t Tokens>
-    static void few(const WeightRows& w, std::size_t p, const X* const* x, std::size_t tokens, float* sums,
-                    std::byte* scratch) noexcept {
-        std::conditional_t<is_float, FloatProduct<Tokens>, Product<Format, Tokens>> product;
+    static void few_panel(const WeightRows& w, std::size_t r, std::size_t apart, FromMemory memory, const X* const* x,
+                          std::size_t tokens, float* sums, std::byte* scratch) noexcept {
+        std::conditional_t<is_float, FloatProduct<Tokens>, Product<Format, Tokens>> product(memory);
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t) {
             product.x[t] = x[t < tokens ? t : tokens - 1];
             product.y[t] = Lanes::floats(0.0f);
         }
-        product.fetch.next = w.first + (p + 1) * panel_rows * w.row_bytes;
         // Whole rows, unless they are copied.
-        const std::size_t piece = w.count - p * panel_rows >= panel_rows ? w.columns : piece_of(w.columns);
+        const std::size_t piece = Source::in_place(w, r, apart) ? w.columns : piece_of(w.columns);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
-            const Source source(w, p, k, n, scratch);
+            const Source source(w, r, apart, k, n, scratch);
             if constexpr (is_float) {
                 unpack_floats<Format>(source.first, source.stride, n, product);
             } else {
@@ -587,7 +635,30 @@ struct RowTile {
         }
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t)
-            if (t < tokens) Lanes::store_floats(sums + t * tile_rows, product.y[t]);
+            if (t < tokens) Lanes::store_floats(sums + t * wide_tile_rows, product.y[t]);
+    }
+
+    /// x[16 i + j] to x[count j + i], for i < count: 1, 2, 4 or 8.
+    static void interleave(float* x, std::size_t count) noexcept {
+        if (count == 2) interleave_all<2>(x);
+        if (count == 4) interleave_all<4>(x);
+        if (count == 8) interleave_all<8>(x);
+    }
+    template <std::size_t Count>
+    static void interleave_all(float* x) noexcept {
+        Lanes::Floats from[Count], to[Count];
+        DECANT_UNROLL
+        for (std::size_t i = 0; i < Count; ++i) from[i] = Lanes::load_floats(x + i * panel_rows);
+        // The first half of the sequences with the second, which leaves half as many, twice as long.
+        DECANT_UNROLL
+        for (std::size_t step = 1; step < Count; step *= 2) {
+            DECANT_UNROLL
+            for (std::size_t i = 0; i < Count / 2; ++i) Lanes::interleave(from[i], from[i + Count / 2], to + 2 * i);
+            DECANT_UNROLL
+            for (std::size_t i = 0; i < Count; ++i) from[i] = to[i];
+        }
+        DECANT_UNROLL
+        for (std::size_t i = 0; i < Count; ++i) Lanes::store_floats(x + i * panel_rows, from[i]);
     }
 };
 
@@ -605,9 +676,14 @@ struct Set : Rows {
     /// Whether attention over an F16 cache rounds to 16-bit integers, see attention_pairs.inl.
     static constexpr bool attends_in_pairs = !std::is_void_v<Lanes::Pairs>;
 
-    /// sums[t][tile_rows] = products of a tile's rows with x[t], for at least 1 token: rows of `ActivationBlock` for
-    /// block formats, of floats for float formats. `scratch` is room for `product_bytes`, 64-aligned; rows of sums
-    /// beyond the tokens (up to `spare_rows`) may be overwritten. `Tiles`: see amx.hpp.
+    /// The most rows of a weight that are multiplied by so many tokens at once.
+    static constexpr std::size_t most_rows(std::size_t tokens) noexcept {
+        return tokens <= Lanes::fused_tokens ? wide_tile_rows : tile_rows;
+    }
+
+    /// sums[t][most_rows(tokens)] = products of a tile's rows with x[t], for at least 1 token: rows of
+    /// `ActivationBlock` for block formats, of floats for float formats. `scratch` is room for `product_bytes`,
+    /// 64-aligned; rows of sums beyond the tokens (up to `spare_rows`) may be overwritten. `Tiles`: see amx.hpp.
     template <class Format, class Tiles = void>
     static void multiply(const WeightRows& w, const typename RowTile<Format>::X* const* x, std::size_t tokens,
                          float* sums, std::byte* scratch) noexcept {

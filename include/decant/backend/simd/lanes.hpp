@@ -52,12 +52,17 @@ inline constexpr std::size_t product_bytes = panels_bytes + panel_rows * piece_c
 /// Rows of sums that it may write beyond those asked for.
 inline constexpr std::size_t spare_rows = 8;
 
-/// Rows of a weight that one tile multiplies: `count` of them, 1 to `tile_rows`.
+/// Weight rows that a tile multiplies by few tokens, where a set unpacks in registers.
+inline constexpr std::size_t wide_tile_rows = 8 * panel_rows;
+
+/// Rows of a weight that one tile multiplies: `count` of them, at least 1.
 struct WeightRows {
     const std::byte* first = nullptr;
     std::size_t row_bytes = 0;
     std::size_t count = 0;
     std::size_t columns = 0;
+    bool more = false;                ///< rows follow: a few bytes behind these may be read
+    const std::byte* next = nullptr;  ///< what is multiplied next; null: what follows
 };
 
 }  // namespace simd

@@ -151,6 +151,10 @@ struct BaseLanes {
     DECANT_ALWAYS_INLINE static Floats swapped_pairs(Floats v) noexcept {
         return {vrev64q_f32(v.q0), vrev64q_f32(v.q1), vrev64q_f32(v.q2), vrev64q_f32(v.q3)};
     }
+    DECANT_ALWAYS_INLINE static void interleave(Floats a, Floats b, Floats* to) noexcept {
+        to[0] = {vzip1q_f32(a.q0, b.q0), vzip2q_f32(a.q0, b.q0), vzip1q_f32(a.q1, b.q1), vzip2q_f32(a.q1, b.q1)};
+        to[1] = {vzip1q_f32(a.q2, b.q2), vzip2q_f32(a.q2, b.q2), vzip1q_f32(a.q3, b.q3), vzip2q_f32(a.q3, b.q3)};
+    }
     DECANT_ALWAYS_INLINE static float sum(Floats v) noexcept {
         return vaddvq_f32(vaddq_f32(vaddq_f32(v.q0, v.q1), vaddq_f32(v.q2, v.q3)));
     }

@@ -191,6 +191,17 @@ struct Lanes {
         for (std::size_t i = 0; i < panel_rows; i += 2) std::swap(x[i], x[i + 1]);
         return load_floats(x);
     }
+    static void interleave(Floats a, Floats b, Floats* to) noexcept {
+        float x[panel_rows], y[panel_rows], both[2 * panel_rows];
+        store_floats(x, a);
+        store_floats(y, b);
+        for (std::size_t i = 0; i < panel_rows; ++i) {
+            both[2 * i] = x[i];
+            both[2 * i + 1] = y[i];
+        }
+        to[0] = load_floats(both);
+        to[1] = load_floats(both + panel_rows);
+    }
     static float sum(Floats v) noexcept {
         float x[panel_rows];
         store_floats(x, v);

@@ -196,13 +196,13 @@ struct Rows {
     }
 
     /// y[t][i] (+)= sums[t][i] + bias[i] for a tile's results; `bias` may be null.
-    static void finish(const float* sums, std::size_t tokens, std::size_t columns, const float* bias, bool accumulate,
-                       float* y, std::size_t stride) noexcept {
+    static void finish(const float* sums, std::size_t sums_stride, std::size_t tokens, std::size_t columns,
+                       const float* bias, bool accumulate, float* y, std::size_t stride) noexcept {
         for (std::size_t i = 0; i < columns; i += panel_rows) {
             const std::size_t some = columns - i < panel_rows ? columns - i : panel_rows;
             const Lanes::Floats b = bias == nullptr ? Lanes::floats(0.0f) : load_lanes(bias + i, some);
             for (std::size_t t = 0; t < tokens; ++t) {
-                Lanes::Floats v = Lanes::load_floats(sums + t * tile_rows + i);
+                Lanes::Floats v = Lanes::load_floats(sums + t * sums_stride + i);
                 if (bias != nullptr) v = Lanes::add(v, b);
                 if (accumulate) v = Lanes::add(load_lanes(y + t * stride + i, some), v);
                 store_lanes(y + t * stride + i, v, some);

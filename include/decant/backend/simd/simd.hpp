@@ -66,7 +66,7 @@ struct Operations {
         [[nodiscard]] const T** rows() const noexcept {
             return reinterpret_cast<const T**>(memory + product_bytes);
         }
-        /// Results of a tile, [rows][tile_rows]; and those of the other half of a gate.
+        /// Results of a tile, [rows][Set::most_rows(rows)]; and those of the other half of a gate.
         [[nodiscard]] float* sums() const noexcept { return reinterpret_cast<float*>(memory + sums_at(shape)); }
         [[nodiscard]] float* other_sums() const noexcept { return sums() + sum_floats(shape); }
         /// A row, and a second one after a first of n floats.
@@ -76,7 +76,7 @@ struct Operations {
      private:
         static constexpr std::size_t least_row = 2 * host::Pick::piece;
         static std::size_t sum_floats(const PassShape& shape) noexcept {
-            return (std::size_t{shape.rows} + spare_rows) * tile_rows;
+            return (std::max)((std::size_t{shape.rows} + spare_rows) * tile_rows, host::few_rows * wide_tile_rows);
         }
         static std::size_t sums_at(const PassShape& shape) noexcept {
             return product_bytes + (shape.rows + spare_rows) * sizeof(void*);
@@ -121,7 +121,6 @@ struct Operations {
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
                     const Prepared& prepared) {
         const host::Linear::Place place = op.place(tile, f);
-        const host::LinearTarget& target = *place.target;
         const auto rows_of = [&]<class T>(const T** rows) {
             for (std::uint32_t t = 0; t < place.rows; ++t) {
                 if constexpr (std::same_as<T, float>) {
@@ -131,34 +130,14 @@ struct Operations {
                 }
             }
         };
-        float* const sums = scratch.sums();
-        multiply(*target.weight, place.column, place.columns, place.rows, rows_of, sums, scratch);
-        float room[tile_rows];
-        const float* const bias = bias_of(target, place, room);
-        if (!op.gated) {
-            Set::finish(sums, place.rows, place.columns, bias, target.accumulate,
-                        target.out.row(place.row) + place.column, target.out.columns);
-            return;
-        }
-        if (bias != nullptr) Set::finish(sums, place.rows, place.columns, bias, false, sums, tile_rows);
-        const host::LinearTarget& up = op.targets[1];
-        float* const others = scratch.other_sums();
-        multiply(*up.weight, place.column, place.columns, place.rows, rows_of, others, scratch);
-        const float* const up_bias = bias_of(up, place, room);
-        if (up_bias != nullptr) Set::finish(others, place.rows, place.columns, up_bias, false, others, tile_rows);
-        for (std::uint32_t t = 0; t < place.rows; ++t) {
-            float* const sum = sums + t * tile_rows;
-            float* const y = op.prepares ? sum : op.y.row(place.row + t) + place.column;
-            Set::gate(op.gate, sum, others + t * tile_rows, y, place.columns);
-            if (op.prepares)
-                Set::quantize(y, place.columns,
-                              prepared.row(1 - op.reads, place.row + t) + place.column / activation_block);
-        }
+        each_part(place.column, place.columns, place.rows, [&](std::uint32_t column, std::uint32_t columns) {
+            part(op, place, column, columns, rows_of, scratch, prepared);
+        });
     }
 
     static void run(const host::Experts& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
                     const Prepared& prepared) {
-        const host::Experts::Place place = op.place(tile);
+        const host::Experts::Place place = op.place(tile, f);
         const host::Weight& w = op.weights[place.expert];
         std::uint32_t chosen = 0;  // rows that chose the expert, which choose it once
         op.rows(f, place.expert, [&](std::uint32_t, std::uint32_t, std::uint32_t) { ++chosen; });
@@ -173,13 +152,15 @@ struct Operations {
                 }
             });
         };
-        multiply(w, place.column, place.columns, chosen, rows_of, sums, scratch);
-        float bias[host::linear_tile];
-        op.load_bias({place.expert, place.column, place.columns}, bias);
-        const float* sum = sums;
-        op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t) {
-            Set::add(sum, bias, op.out.row(t) + c * op.columns() + place.column, place.columns);
-            sum += tile_rows;
+        each_part(place.column, place.columns, chosen, [&](std::uint32_t column, std::uint32_t columns) {
+            multiply(w, column, columns, chosen, rows_of, sums, scratch);
+            float bias[host::widest_tile];
+            op.load_bias({place.expert, column, columns}, bias);
+            const float* sum = sums;
+            op.rows(f, place.expert, [&](std::uint32_t t, std::uint32_t c, std::uint32_t) {
+                Set::add(sum, bias, op.out.row(t) + c * op.columns() + column, columns);
+                sum += Set::most_rows(chosen);
+            });
         });
     }
 
@@ -259,12 +240,52 @@ struct Operations {
     }
 
  private:
+    /// Calls `use(column, columns)` for the parts of a tile that the set multiplies at once.
+    template <class Use>
+    static void each_part(std::uint32_t first, std::uint32_t count, std::uint32_t rows, Use use) {
+        const auto most = static_cast<std::uint32_t>(Set::most_rows(rows));
+        for (std::uint32_t at = 0; at < count; at += most) use(first + at, (std::min)(most, count - at));
+    }
+
+    /// Some columns of a tile.
+    template <class RowsOf>
+    static void part(const host::Linear& op, const host::Linear::Place& place, std::uint32_t column,
+                     std::uint32_t columns, RowsOf rows_of, Scratch scratch, const Prepared& prepared) {
+        const host::LinearTarget& target = *place.target;
+        const std::size_t stride = Set::most_rows(place.rows);
+        float* const sums = scratch.sums();
+        float room[host::widest_tile];
+        if (!op.gated) {
+            multiply(*target.weight, column, columns, place.rows, rows_of, sums, scratch);
+            Set::finish(sums, stride, place.rows, columns, bias_of(target, column, columns, room), target.accumulate,
+                        target.out.row(place.row) + column, target.out.columns);
+            return;
+        }
+        const host::LinearTarget& up = op.targets[1];
+        float* const others = scratch.other_sums();
+        multiply(*target.weight, column, columns, place.rows, rows_of, sums, scratch, up.weight->row(column));
+        multiply(*up.weight, column, columns, place.rows, rows_of, others, scratch,
+                 target.weight->row(column + columns));
+        for (const bool second : {false, true}) {
+            float* const all = second ? others : sums;
+            const float* const bias = bias_of(second ? up : target, column, columns, room);
+            if (bias != nullptr) Set::finish(all, stride, place.rows, columns, bias, false, all, stride);
+        }
+        for (std::uint32_t t = 0; t < place.rows; ++t) {
+            float* const sum = sums + t * stride;
+            float* const y = op.prepares ? sum : op.y.row(place.row + t) + column;
+            Set::gate(op.gate, sum, others + t * stride, y, columns);
+            if (op.prepares)
+                Set::quantize(y, columns, prepared.row(1 - op.reads, place.row + t) + column / activation_block);
+        }
+    }
+
     /// sums = products of rows [first, first + count) of a weight with as many rows of activations, whose addresses
-    /// `rows_of` writes.
+    /// `rows_of` writes. `next` is read next; null: what follows.
     template <class RowsOf>
     static void multiply(const host::Weight& w, std::size_t first, std::size_t count, std::size_t tokens,
-                         RowsOf rows_of, float* sums, Scratch scratch) {
-        const WeightRows tile{w.row(first), w.row_bytes, count, w.columns};
+                         RowsOf rows_of, float* sums, Scratch scratch, const std::byte* next = nullptr) {
+        const WeightRows tile{w.row(first), w.row_bytes, count, w.columns, first + count < w.rows, next};
         visit_format(w.dtype, [&]<class Format>(Format) {
             using X = std::conditional_t<CodeFormat<Format>, ActivationBlock, float>;
             rows_of(scratch.template rows<X>());
@@ -272,11 +293,12 @@ struct Operations {
         });
     }
 
-    /// The biases of a tile's columns, or null; `room` is for as many.
-    static const float* bias_of(const host::LinearTarget& target, const host::Linear::Place& place, float* room) {
+    /// The biases of some columns, or null; `room` is for as many.
+    static const float* bias_of(const host::LinearTarget& target, std::uint32_t column, std::uint32_t columns,
+                                float* room) {
         if (target.bias == nullptr) return nullptr;
         const host::Weight& b = *target.bias;
-        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, place.column), place.columns, room);
+        dequantize_row(b.dtype, b.data + row_bytes(b.dtype, column), columns, room);
         return room;
     }
 
