@@ -14,6 +14,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -172,9 +173,10 @@ void check(Random& random, DType dtype, std::size_t columns, std::size_t count) 
             const std::vector<float> got = products<Set>(w, 1, count, rows);
             const std::vector<float> expected = products<Base>(w, 1, count, rows);
             std::size_t wrong = 0;
-            const std::size_t stride = Set::most_rows(tokens);
-            for (std::size_t t = 0; t < tokens; ++t)
-                wrong += decant_test::same_bits({&got[t * stride], count}, {&expected[t * stride], count}) ? 0 : 1;
+            for (std::size_t t = 0; t < tokens; ++t) {
+                const std::span<const float> one(&got[t * Set::most_rows(tokens)], count);
+                wrong += decant_test::same_bits(one, {&expected[t * Base::most_rows(tokens)], count}) ? 0 : 1;
+            }
             CAPTURE(decant::name(dtype), columns, count, tokens, order);
             CHECK(wrong == 0);
         }

@@ -435,6 +435,12 @@ void multiply_float_panels(const float* values, std::size_t columns, const float
 
 #include <decant/backend/simd/amx_multiply.inl>
 
+/// Tokens that are multiplied in registers; if there are more than `fused_tokens`, by rows that have just been read.
+template <class Tiles>
+constexpr std::size_t most_few() noexcept {
+    return (std::is_void_v<Tiles> ? Lanes::few_times : 1) * Lanes::fused_tokens;
+}
+
 /// The products of one tile of rows of a weight with rows of activations.
 template <class Format>
 struct RowTile {
@@ -450,25 +456,27 @@ struct RowTile {
         return (columns + count * block - 1) / (count * block) * block;
     }
 
-    /// sums[t][tile_rows] = products of the rows with x[t]; `tokens` at least 1. Many tokens by `Tiles`, unless void.
+    /// sums[t][most_rows of the set] = products of the rows with x[t]; `tokens` at least 1. Many tokens by `Tiles`,
+    /// unless void, or floats.
     template <class Tiles>
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {
-        if constexpr (Lanes::fused_tokens > 0)
-            if (tokens <= Lanes::fused_tokens) return multiply_few(w, x, tokens, sums, scratch);
+        if constexpr (most_few<Tiles>() > 0)
+            if (tokens <= most_few<Tiles>()) return multiply_few(w, x, tokens, sums, scratch);
+        using Unit = std::conditional_t<is_float, void, Tiles>;
         for (std::size_t t = 0; t < tokens; ++t) clear_floats(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
         // Of the next tile.
         const std::byte* next = w.first + tile_rows * w.row_bytes;
-        std::conditional_t<!is_float && std::is_void_v<Tiles>, NoFetch, Fetch> fetch{next};
-        [[maybe_unused]] const TiledProduct<Format, Tiles> tiles(x, tokens);
+        std::conditional_t<!is_float && std::is_void_v<Unit>, NoFetch, Fetch> fetch{next};
+        [[maybe_unused]] const TiledProduct<Format, Unit> tiles(x, tokens);
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
                 const Source source(w, p * panel_rows < w.count ? p * panel_rows : 0, 1, k, n, scratch);
-                unpack<Tiles>(source.first, source.stride, n, panel(scratch, p), fetch);
+                unpack<Unit>(source.first, source.stride, n, panel(scratch, p), fetch);
             }
-            if constexpr (std::is_void_v<Tiles>)
+            if constexpr (std::is_void_v<Unit>)
                 add(w, x, tokens, k, n, next, sums, scratch);
             else
                 tiles.add(panel(scratch, 0), k, n, sums, scratch + panels_bytes);
@@ -583,7 +591,7 @@ struct RowTile {
     static void multiply_few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                              std::byte* scratch) noexcept {
         // The second time they come from the cache.
-        constexpr std::size_t most = Lanes::fused_tokens < 8 ? Lanes::fused_tokens : 8;
+        constexpr std::size_t most = Lanes::fused_tokens;
         for (; tokens > most; tokens -= most, x += most, sums += most * wide_tile_rows)
             few<most>(w, x, most, sums, scratch);
         if (tokens == 1)
@@ -677,8 +685,9 @@ struct Set : Rows {
     static constexpr bool attends_in_pairs = !std::is_void_v<Lanes::Pairs>;
 
     /// The most rows of a weight that are multiplied by so many tokens at once.
+    template <class Tiles = void>
     static constexpr std::size_t most_rows(std::size_t tokens) noexcept {
-        return tokens <= Lanes::fused_tokens ? wide_tile_rows : tile_rows;
+        return tokens <= most_few<Tiles>() ? wide_tile_rows : tile_rows;
     }
 
     /// sums[t][most_rows(tokens)] = products of a tile's rows with x[t], for at least 1 token: rows of
