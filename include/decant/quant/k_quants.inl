@@ -10,7 +10,7 @@ struct Unpacker<Q4_K> {
         static_assert(offsetof(Q4_K::Block, minimum) == 2 && offsetof(Q4_K::Block, packed_multipliers) == 4);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            for (std::size_t line = 0; line < size; line += 64) to.near(first + line, stride);
+            to.near(first, stride);
             Lanes::Words head[4];
             Lanes::columns(first, stride, head);
             const Lanes::Floats scale = Lanes::low_halves(head[0]);
@@ -26,6 +26,7 @@ struct Unpacker<Q4_K> {
             for (std::size_t half = 0; half < 2; ++half) {
                 const std::byte* const codes = first + offsetof(Q4_K::Block, codes) + half * 64;
                 chunk<0>(codes, stride, scale, minimum, scales[half], minimums[half], to);
+                to.near(first + (half + 1) * 64, stride);  // not all of a block's lines at once
                 chunk<2>(codes + 32, stride, scale, minimum, scales[half], minimums[half], to);
             }
         }
@@ -70,14 +71,15 @@ struct Unpacker<Q6_K> {
                                          Sink& to) noexcept {
         constexpr std::size_t size = sizeof(Q6_K::Block);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            for (std::size_t line = 0; line < size; line += 64) to.near(first + line, stride);
             const Lanes::Floats scale = gathered(first + offsetof(Q6_K::Block, scale), stride);
             Lanes::Words multipliers[4];
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);
-            for (std::size_t half = 0; half < 2; ++half)
+            for (std::size_t half = 0; half < 2; ++half) {
+                to.near(first + half * 128, stride);
                 unpack_half(first + offsetof(Q6_K::Block, low_halves) + half * 64,
                             first + offsetof(Q6_K::Block, high_pairs) + half * 32, stride, scale, multipliers[2 * half],
-                            multipliers[2 * half + 1], to);
+                            multipliers[2 * half + 1], first + half * 128 + 64, to);
+            }
         }
     }
 
@@ -88,17 +90,19 @@ struct Unpacker<Q6_K> {
         for (std::size_t r = 0; r < panel_rows; ++r) __builtin_memcpy(halves + r, from + r * stride, sizeof halves[r]);
         return Lanes::halves(halves);
     }
-    /// 128 columns: eight sub-blocks of 16.
+    /// 128 columns: eight sub-blocks of 16. In the middle a line is fetched: not all of a block's at once.
     template <class Sink>
     DECANT_ALWAYS_INLINE static void unpack_half(const std::byte* low, const std::byte* high, std::size_t stride,
                                                  Lanes::Floats scale, Lanes::Words low_multipliers,
-                                                 Lanes::Words high_multipliers, Sink& to) noexcept {
+                                                 Lanes::Words high_multipliers, const std::byte* line,
+                                                 Sink& to) noexcept {
         Lanes::Words pairs[8];
         Lanes::columns(high, stride, pairs);
         Lanes::columns(high + 16, stride, pairs + 4);
         // Columns 0..63 are the low halves of 64 bytes, columns 64..127 the high halves.
         quarter<0, 0>(low, stride, pairs, scale, low_multipliers, to);
         quarter<2, 0>(low + 32, stride, pairs, scale, low_multipliers, to);
+        to.near(line, stride);
         quarter<0, 4>(low, stride, pairs, scale, high_multipliers, to);
         quarter<2, 4>(low + 32, stride, pairs, scale, high_multipliers, to);
     }
