@@ -1,6 +1,6 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // The matrix product of the Simd backend, per weight format and number of tokens, on one thread: GMAC/s, and GB/s of
-// weights.
+// weights. `linear/` reads a weight that caches hold, `memory/` one that they do not.
 
 #include <decant/decant.hpp>
 
@@ -15,9 +15,8 @@
 namespace {
 
 constexpr std::uint32_t columns = 2048;
-constexpr std::uint32_t rows = 2048;
 
-void linear(benchmark::State& state, decant::DType dtype) {
+void linear(benchmark::State& state, decant::DType dtype, std::uint32_t rows) {
     using decant::Simd;
     const auto tokens = static_cast<std::uint32_t>(state.range(0));
     // The same byte everywhere: 0x2B2B is an ordinary F16 scale and value, and so are its twins in BF16 and F32.
@@ -54,13 +53,20 @@ void linear(benchmark::State& state, decant::DType dtype) {
 const int registered = [] {
     using enum decant::DType;
     for (const decant::DType dtype : {f32, f16, bf16, q4_0, q4_1, q5_0, q8_0, q4_k, q6_k}) {
-        benchmark::RegisterBenchmark(("linear/" + std::string(decant::name(dtype))).c_str(), linear, dtype)
+        const std::string name(decant::name(dtype));
+        benchmark::RegisterBenchmark(("linear/" + name).c_str(), linear, dtype, 2048)
             ->Arg(1)
             ->Arg(4)
             ->Arg(8)
             ->Arg(16)
             ->Arg(128)
             ->Arg(512)
+            ->Unit(benchmark::kMillisecond);
+        constexpr std::size_t beyond_caches = std::size_t{1} << 29;
+        const auto rows = static_cast<std::uint32_t>(beyond_caches / decant::row_bytes(dtype, columns));
+        benchmark::RegisterBenchmark(("memory/" + name).c_str(), linear, dtype, rows)
+            ->Arg(1)
+            ->Arg(4)
             ->Unit(benchmark::kMillisecond);
     }
     return 0;

@@ -26,6 +26,7 @@
 #include <decant/sample/sampler.hpp>
 #include <decant/sample/softmax.hpp>
 #include <decant/sample/steps.hpp>
+#include <decant/serve/engine.hpp>
 #include <decant/serve/request.hpp>
 #include <decant/text/chat.hpp>
 #include <decant/text/stream.hpp>

@@ -20,6 +20,8 @@ namespace decant::inline DECANT_ABI {
 
 template <class B>
 class Context;
+template <class B, class Hash>
+class PrefixCache;
 
 /// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs
 /// to one thread at a time, together with all other sequences of its cache.
@@ -104,6 +106,15 @@ class Sequence {
 
  private:
     friend class Context<B>;
+    template <class, class>
+    friend class PrefixCache;
+
+    /// One more block, full, computed before and shared.
+    void adopt(std::int32_t block, std::span<const Token> tokens) {
+        pool_->share(block);
+        table_.push_back(block);
+        tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    }
 
     /// `reserve` that `restore` can take back until `settle`. `ignored`: how many sequences of the same call keep this
     /// one's last block in `replaced_`.

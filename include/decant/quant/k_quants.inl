@@ -10,7 +10,7 @@ struct Unpacker<Q4_K> {
         static_assert(offsetof(Q4_K::Block, minimum) == 2 && offsetof(Q4_K::Block, packed_multipliers) == 4);
         const Lanes::Words low = Lanes::words(0x0F0F0F0Fu);
         for (std::size_t super = 0; super < columns / 256; ++super, first += size) {
-            to.near(first, stride);
+            to.approach(first, stride);
             Lanes::Words head[4];
             Lanes::columns(first, stride, head);
             const Lanes::Floats scale = Lanes::low_halves(head[0]);
@@ -26,7 +26,7 @@ struct Unpacker<Q4_K> {
             for (std::size_t half = 0; half < 2; ++half) {
                 const std::byte* const codes = first + offsetof(Q4_K::Block, codes) + half * 64;
                 chunk<0>(codes, stride, scale, minimum, scales[half], minimums[half], to);
-                to.near(first + (half + 1) * 64, stride);  // not all of a block's lines at once
+                to.approach(first + (half + 1) * 64, stride);  // not all of a block's lines at once
                 chunk<2>(codes + 32, stride, scale, minimum, scales[half], minimums[half], to);
             }
         }
@@ -75,7 +75,7 @@ struct Unpacker<Q6_K> {
             Lanes::Words multipliers[4];
             Lanes::columns(first + offsetof(Q6_K::Block, multipliers), stride, multipliers);
             for (std::size_t half = 0; half < 2; ++half) {
-                to.near(first + half * 128, stride);
+                to.approach(first + half * 128, stride);
                 unpack_half(first + offsetof(Q6_K::Block, low_halves) + half * 64,
                             first + offsetof(Q6_K::Block, high_pairs) + half * 32, stride, scale, multipliers[2 * half],
                             multipliers[2 * half + 1], first + half * 128 + 64, to);
@@ -102,7 +102,7 @@ struct Unpacker<Q6_K> {
         // Columns 0..63 are the low halves of 64 bytes, columns 64..127 the high halves.
         quarter<0, 0>(low, stride, pairs, scale, low_multipliers, to);
         quarter<2, 0>(low + 32, stride, pairs, scale, low_multipliers, to);
-        to.near(line, stride);
+        to.approach(line, stride);
         quarter<0, 4>(low, stride, pairs, scale, high_multipliers, to);
         quarter<2, 4>(low + 32, stride, pairs, scale, high_multipliers, to);
     }

@@ -112,6 +112,16 @@ class Request {
     /// The end of the text: a character that was never completed becomes U+FFFD. Valid until the next step.
     [[nodiscard]] std::string_view finish() & { return text_.finish(); }
 
+    /// Room for `count` more tokens in the cache, as `Sequence::reserve`.
+    [[nodiscard]] Result<void> reserve(std::size_t count) { return sequence_.reserve(count); }
+    /// Gives up what is in the cache and goes on with `sequence`, which holds a beginning of the tokens, or none of
+    /// them; the rest waits and is computed again.
+    void restart(Sequence<B> sequence) {
+        DECANT_ASSERT(sequence.size() <= tokens_.size() &&
+                      std::equal(sequence.tokens().begin(), sequence.tokens().end(), tokens_.begin()));
+        sequence_ = std::move(sequence);
+    }
+
     /// A second request with the same past, which shares the cached blocks. With another seed it goes another way.
     [[nodiscard]] Request fork(std::optional<std::uint64_t> seed = {}) const {
         Request copy(sequence_.fork(), sampler_, text_);

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -29,12 +30,20 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested or `tiles` are done, and
-/// between two steps once `progress` (steps of this pass) says so.
+/// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested, `tiles` are done or
+/// `until` has passed, and between two steps once `progress` (steps of this pass) says so.
 struct RunLimits {
+    using Clock = std::chrono::steady_clock;
+
     const StopFlag* stop = nullptr;
     std::uint64_t tiles = (std::numeric_limits<std::uint64_t>::max)();
     ProgressRef progress = {};
+    Clock::time_point until = (Clock::time_point::max)();
+
+    /// Between two tiles.
+    [[nodiscard]] bool reached() const noexcept {
+        return (stop != nullptr && stop->requested()) || (until != (Clock::time_point::max)() && Clock::now() >= until);
+    }
 };
 
 enum class RunState : std::uint8_t {
@@ -307,7 +316,7 @@ class Pass {
     }
     template <class Run>
     void work(std::uint64_t most, Run run) {
-        while (limits_.stop == nullptr || !limits_.stop->requested()) {
+        while (!limits_.reached()) {
             const auto [begin, end] = claim(most);
             if (begin >= end_) return;
             for (std::uint64_t tile = begin; tile < end; ++tile) run(static_cast<std::uint32_t>(tile));

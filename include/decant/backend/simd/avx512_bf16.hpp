@@ -123,7 +123,7 @@ class Products {
     template <class Sink>
     DECANT_ALWAYS_INLINE static void read(Source from, std::size_t n, avx512_vnni::Fetch& fetch, Sink& sink) noexcept {
         for (std::size_t c = 0; c < n; c += each, from.first += each * 2) {
-            if (c % (4 * each) == 0) avx512_vnni::FromCache::near(from.first, from.stride);
+            if (c % (4 * each) == 0) avx512_vnni::FromCache::approach(from.first, from.stride);
             fetch.run<panel_rows * each * 2>();
             Lanes::Words words[4];
             Lanes::columns(from.first, from.stride, words);

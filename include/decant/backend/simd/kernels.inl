@@ -4,7 +4,7 @@
 
 /// Tells how a format's blocks lie in its rows: `run(first, stride, columns, sink)` hands `columns` columns of 16 rows,
 /// `stride` bytes apart, block by block to a sink: `begin<bytes>()`, `codes(group, words)` for each group of the panel
-/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`. `near(first,
+/// block in order, `end(scales)` or `end(scales, offsets)`. Float formats hand over `column(values)`. `approach(first,
 /// stride)` tells that a line of each row is about to be read. Up to 15 bytes behind the columns are read too.
 template <class Format>
 struct Unpacker;
@@ -24,7 +24,7 @@ DECANT_ALWAYS_INLINE void prefetch_rows(const std::byte* first, std::size_t stri
 /// Base of the sinks of panels, which are fetched from memory beforehand: what is read a few lines later is brought
 /// from the second cache to the first.
 struct FromCache {
-    DECANT_ALWAYS_INLINE static void near(const std::byte* first, std::size_t stride) noexcept {
+    DECANT_ALWAYS_INLINE static void approach(const std::byte* first, std::size_t stride) noexcept {
         constexpr std::size_t ahead = 192;
         prefetch_rows(first + ahead, stride);
     }
@@ -87,7 +87,7 @@ class Span {
     template <std::size_t From, std::size_t End, class Sink>
     DECANT_ALWAYS_INLINE void load(Sink& to) noexcept {
         if constexpr (From < End) {
-            if constexpr (From % 4 == 0) to.near(first_ + 16 * From, stride_);
+            if constexpr (From % 4 == 0) to.approach(first_ + 16 * From, stride_);
             Lanes::columns(first_ + 16 * From, stride_, words_ + 4 * From);
             load<From + 1, End>(to);
         }
@@ -175,7 +175,7 @@ struct FromMemory {
     const std::byte* end;  // of the first run
     std::ptrdiff_t onward;
 
-    DECANT_ALWAYS_INLINE void near(const std::byte* first, std::size_t stride) const noexcept {
+    DECANT_ALWAYS_INLINE void approach(const std::byte* first, std::size_t stride) const noexcept {
         constexpr std::size_t ahead = 512;
         first += ahead;
         if (first >= end) first += onward;
@@ -298,7 +298,7 @@ DECANT_ALWAYS_INLINE void unpack_floats(const std::byte* first, std::size_t stri
     constexpr std::size_t each = Unpacker<Format>::each;
     Lanes::Words w[4];
     for (; columns >= each; columns -= each, first += 16) {
-        if (columns / each % 4 == 0) to.near(first, stride);
+        if (columns / each % 4 == 0) to.approach(first, stride);
         to.template begin<16 * panel_rows>();
         Lanes::columns(first, stride, w);
         DECANT_UNROLL

@@ -1,0 +1,91 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// What a host asks of an `Engine`, and what comes back.
+
+#include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
+#include <decant/core/token.hpp>
+#include <decant/sample/sampler.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// Capacities and rules of an engine.
+struct EngineOptions {
+    std::size_t cache_tokens = 16384;  ///< of all answers and of what is remembered, rounded up to whole blocks
+    std::uint32_t block_tokens = 16;   ///< tokens per block
+    DType cache_dtype = DType::f16;    ///< F32 or F16
+    std::uint32_t answers = 16;        ///< that are written at once; others wait
+    std::uint32_t rows = 256;          ///< tokens of one step, those of prompts included
+    /// Of a step's tokens, those that may belong to prompts while others write: a long prompt comes in parts, and the
+    /// others wait no longer than such a part takes.
+    std::uint32_t prompt_rows = 128;
+    bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
+    /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
+    std::uint64_t steps_per_priority = 64;
+};
+
+/// Names what was asked, for `cancel`; never used twice.
+enum class AskId : std::uint64_t {};
+
+/// Why an answer ended.
+enum class AnswerEnd : std::uint8_t {
+    none,       ///< it goes on
+    stop,       ///< the model ended its turn, or a stop string or token appeared
+    length,     ///< `max_tokens`
+    cancelled,  ///< by the host
+    late,       ///< its deadline passed
+    failed,     ///< see `Delta::text`: what was wrong
+};
+
+/// What a step brought one answer.
+struct Delta {
+    AskId ask{};
+    std::uint32_t answer = 0;         ///< of several to one prompt
+    std::optional<Token> token = {};  ///< none where an answer ends without one
+    std::string_view text = {};       ///< whole characters that are certain now, often none; valid during the call
+    AnswerEnd end = AnswerEnd::none;
+};
+
+/// One prompt, and how it is to be answered.
+struct Ask {
+    std::vector<Token> prompt = {};  ///< at least one token
+    Sampler sampler{};
+    std::size_t max_tokens = 256;
+    std::vector<std::string> stop = {};   ///< texts that end an answer and are not part of it
+    std::vector<Token> stop_tokens = {};  ///< besides those that end the model's turn
+    bool ignore_end = false;              ///< go on after the model has ended its turn
+    std::uint32_t answers = 1;            ///< the n-th has the sampler's seed plus n; the prompt is computed once
+    int priority = 0;                     ///< higher goes first
+    std::optional<std::chrono::steady_clock::time_point> deadline = {};
+    std::string domain = {};  ///< prefixes are shared within it alone: an adapter, a user
+    /// Called from within `step`, after it; may ask and cancel.
+    std::function<void(const Delta&)> listener = {};
+};
+
+/// What an engine has done since it was made, and what it holds.
+struct EngineCounts {
+    std::uint64_t steps = 0;
+    std::uint64_t prompt_tokens = 0;  ///< computed, those that were computed again included
+    std::uint64_t prefix_tokens = 0;  ///< found in the cache of prefixes instead
+    std::uint64_t answer_tokens = 0;
+    std::uint64_t preemptions = 0;  ///< answers that gave their blocks to others, to be computed again
+    std::uint64_t finished = 0;     ///< answers
+    std::size_t waiting = 0;        ///< answers
+    std::size_t running = 0;
+    std::size_t free_blocks = 0;
+    std::size_t remembered_blocks = 0;  ///< of prefixes, those that are in use included
+    std::size_t blocks = 0;
+};
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,445 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Engine`: many answers at once, each step one pass over the weights for all of them (continuous batching: Yu et al.,
+/// "Orca", 2022; prompts in parts beside it: Agrawal et al., "Sarathi", 2023).
+
+#include <decant/cache/kv_cache.hpp>
+#include <decant/cache/pool.hpp>
+#include <decant/cache/prefix_cache.hpp>
+#include <decant/cache/sequence.hpp>
+#include <decant/core/config.hpp>
+#include <decant/core/executor.hpp>
+#include <decant/core/result.hpp>
+#include <decant/core/token.hpp>
+#include <decant/model/context.hpp>
+#include <decant/model/model.hpp>
+#include <decant/serve/ask.hpp>
+#include <decant/serve/request.hpp>
+#include <decant/text/stop_strings.hpp>
+#include <decant/text/stream.hpp>
+#include <decant/text/tokenizer.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+
+/// Driven by its host, on one thread: nothing runs between two calls. Every answer is, bit for bit, what a `Request`
+/// alone would have written, whoever else is served, and however often it had to give its blocks away meanwhile.
+template <Backend B>
+class Engine {
+ public:
+    using Clock = std::chrono::steady_clock;
+
+    /// An executor as for `Context`. Errors: those of `KvCache`; `invalid_argument` for options of 0.
+    template <class E>
+    requires(std::constructible_from<AnyExecutor, E>)
+        [[nodiscard]] static Result<Engine> create(Model<B> model, Tokenizer tokenizer, E&& executor,
+                                                   EngineOptions options = {}) {
+        if (options.answers == 0 || options.rows == 0 || options.prompt_rows == 0) {
+            return Error{ErrorCode::invalid_argument, "an engine for no answers or no tokens", "Engine",
+                         "set the EngineOptions to at least 1"};
+        }
+        const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.answers};
+        DECANT_TRY(auto pool, BlockPool<B>::create(model.backend(), cache.shape(model.spec().cache_layers()),
+                                                   options.cache_tokens));
+        return Engine(std::move(model), std::move(tokenizer), AnyExecutor(std::forward<E>(executor)), options,
+                      std::make_shared<BlockPool<B>>(std::move(pool)));
+    }
+
+    /// Takes a place in the queue. Errors: `invalid_argument` for a prompt that is empty, not of the vocabulary or
+    /// longer than the whole cache, and for no answers or more than are written at once.
+    [[nodiscard]] Result<AskId> ask(Ask wanted) {
+        DECANT_CHECK(check(wanted));
+        const AskId id{++last_id_};
+        auto job = std::make_unique<Job>();
+        job->id = id;
+        job->rank = rank(wanted.priority);
+        job->stops = StopStrings(wanted.stop);
+        job->ask = std::make_shared<const Ask>(std::move(wanted));
+        insert(waiting_, std::move(job));
+        return id;
+    }
+
+    /// Ends all answers of an ask. Their last `Delta` comes with the next step; their blocks go back at once, or, where
+    /// one is part of a step under way, when that is done. Without effect if there is none of that name.
+    void cancel(AskId ask) {
+        for (Jobs* const jobs : {&waiting_, &running_})
+            for (const auto& job : *jobs) job->cancelled |= job->id == ask;
+        drop_ended();
+    }
+
+    /// One pass for everybody who has a turn, and the listeners' calls. Returns whether there is more to do. An error
+    /// of the backend ends the call and leaves everything as it was.
+    [[nodiscard]] Result<bool> step() { return advance({}); }
+
+    /// The same as far as `budget` allows: a step that is not finished in time goes on with the next call.
+    [[nodiscard]] Result<bool> step_for(Clock::duration budget) { return advance({.until = Clock::now() + budget}); }
+
+    /// Whether anything waits or runs.
+    [[nodiscard]] bool idle() const noexcept { return waiting_.empty() && running_.empty() && deltas_.empty(); }
+
+    [[nodiscard]] EngineCounts counts() const {
+        EngineCounts now = counts_;
+        now.waiting = waiting_.size();
+        now.running = running_.size();
+        now.free_blocks = pool_->free_blocks();
+        now.remembered_blocks = prefixes_.blocks();
+        now.blocks = pool_->blocks();
+        return now;
+    }
+
+ private:
+    /// One answer; or all of an ask's, until its prompt is computed.
+    struct Job {
+        AskId id{};
+        std::shared_ptr<const Ask> ask;
+        std::uint32_t answer = 0;
+        std::uint64_t rank = 0;             // lower goes first
+        std::optional<Request<B>> request;  // once it has run
+        StopStrings stops;
+        std::size_t written = 0;    // tokens of the answer
+        std::size_t published = 0;  // blocks
+        bool split = false;         // it is one answer
+        bool in_pass = false;
+        bool preempted = false;  // it goes back to those that wait
+        bool cancelled = false;
+        AnswerEnd end = AnswerEnd::none;
+
+        [[nodiscard]] std::uint32_t answers() const noexcept { return split ? 1 : ask->answers; }
+    };
+    using Jobs = std::list<std::unique_ptr<Job>>;
+
+    /// A `Delta` with text of its own.
+    struct Held {
+        std::shared_ptr<const Ask> ask;
+        Delta delta;
+        std::string text;
+    };
+
+    Engine(Model<B> model, Tokenizer tokenizer, const AnyExecutor& executor, EngineOptions options,
+           std::shared_ptr<BlockPool<B>> pool)
+        : tokenizer_(std::move(tokenizer)),
+          options_(options),
+          context_(std::move(model), executor,
+                   ContextOptions{.rows = (std::max)(options.rows, options.answers),
+                                  .sequences = options.answers,
+                                  .logits = options.answers}),
+          pool_(std::move(pool)),
+          prefixes_(pool_) {}
+
+    Result<void> check(const Ask& wanted) const {
+        const auto invalid = [](std::string what, std::string hint) {
+            return Error{ErrorCode::invalid_argument, std::move(what), "Engine::ask", std::move(hint)};
+        };
+        if (wanted.prompt.empty()) return invalid("a prompt without tokens", "pass at least one token");
+        const std::uint32_t vocabulary = context_.spec().vocabulary;
+        for (const Token token : wanted.prompt) {
+            if (decant::id(token) < 0 || static_cast<std::uint32_t>(decant::id(token)) >= vocabulary) {
+                return invalid(detail::text("token ", decant::id(token), " is outside the vocabulary of ", vocabulary),
+                               "use the tokenizer of this model");
+            }
+        }
+        const std::size_t capacity = pool_->blocks() * options_.block_tokens;
+        if (wanted.prompt.size() >= capacity) {
+            return invalid(
+                detail::text("a prompt of ", wanted.prompt.size(), " tokens, the whole cache holds ", capacity),
+                "raise EngineOptions::cache_tokens");
+        }
+        if (wanted.answers == 0 || wanted.answers > options_.answers) {
+            return invalid(
+                detail::text(wanted.answers, " answers to one prompt, ", options_.answers, " are written at once"),
+                "raise EngineOptions::answers");
+        }
+        return {};
+    }
+
+    [[nodiscard]] std::uint64_t rank(int priority) const noexcept {
+        // Far from 0, so that priorities do not wrap.
+        const std::uint64_t now = (std::uint64_t{1} << 62) + counts_.steps;
+        const auto shift = static_cast<std::uint64_t>(priority < 0 ? -static_cast<std::int64_t>(priority) : priority) *
+                           options_.steps_per_priority;
+        return priority < 0 ? now + shift : now - shift;
+    }
+    /// Behind those of the same rank.
+    static void insert(Jobs& jobs, std::unique_ptr<Job> job) {
+        const auto at =
+            std::find_if(jobs.begin(), jobs.end(), [&](const auto& other) { return other->rank > job->rank; });
+        jobs.insert(at, std::move(job));
+    }
+
+    Result<bool> advance(RunLimits limits) {
+        if (parts_.empty()) {
+            schedule();
+            if (!parts_.empty()) {
+                auto begun = context_.begin(parts_);
+                if (!begun) {
+                    forget_parts();
+                    return std::move(begun).error();
+                }
+            }
+        }
+        if (!parts_.empty()) {
+            if (context_.advance(limits) != RunState::finished) return true;
+            auto logits = context_.finish(parts_);
+            if (!logits) {
+                forget_parts();
+                return std::move(logits).error();
+            }
+            ++counts_.steps;
+            take(*logits);
+        }
+        deliver();
+        return !idle();
+    }
+    void forget_parts() noexcept {
+        for (Job* const job : part_jobs_) job->in_pass = false;
+        parts_.clear();
+        part_jobs_.clear();
+    }
+
+    // ---- who is in the next pass
+
+    /// Answers that write first, then prompts that have begun, then new ones.
+    void schedule() {
+        end_late();
+        drop_ended();
+        std::size_t rows = options_.rows;
+        for (const auto& job : running_) {
+            if (rows > 0 && job->request->waiting().size() == 1 && make_room(*job, 1)) {
+                add_part(*job, 1);
+                --rows;
+            }
+        }
+        if (!parts_.empty()) rows = (std::min)(rows, std::size_t{options_.prompt_rows});
+        for (const auto& job : running_)
+            if (rows > 0 && !job->in_pass) rows -= add_prompt(*job, rows);
+        drop_ended();
+        while (rows > 0 && !waiting_.empty()) {
+            Job* const job = admit();
+            if (job == nullptr) break;
+            rows -= add_prompt(*job, rows);
+        }
+    }
+
+    /// Returns how many tokens it could add.
+    std::size_t add_prompt(Job& job, std::size_t most) {
+        const std::size_t count = (std::min)(job.request->waiting().size(), most);
+        if (!make_room(job, count)) return 0;
+        add_part(job, count);
+        return count;
+    }
+
+    void add_part(Job& job, std::size_t count) {
+        PassPart<B> part = job.request->part();
+        if (count < part.tokens.size()) part.want = Want::none;
+        part.tokens = part.tokens.first(count);
+        parts_.push_back(part);
+        part_jobs_.push_back(&job);
+        job.in_pass = true;
+    }
+
+    /// Room for so many more tokens: remembered prefixes go first, then the blocks of those behind. Whoever is first
+    /// gets room or fails, so that something always goes on.
+    bool make_room(Job& job, std::size_t count) {
+        if (job.preempted || job.end != AnswerEnd::none) return false;
+        while (true) {
+            const auto room = job.request->reserve(count);
+            if (room) return true;
+            if (prefixes_.evict(count / options_.block_tokens + 2) > 0) continue;
+            if (Job* const victim = last_behind(job); victim != nullptr) {
+                preempt(*victim);
+                continue;
+            }
+            if (alone(job)) end(job, AnswerEnd::failed, room.error().message());
+            return false;
+        }
+    }
+    Job* last_behind(const Job& job) const {
+        for (auto at = running_.rbegin(); at != running_.rend() && at->get() != &job; ++at)
+            if (holds(**at) && !(*at)->in_pass) return at->get();
+        return nullptr;
+    }
+    [[nodiscard]] bool alone(const Job& job) const {
+        return std::none_of(running_.begin(), running_.end(),
+                            [&](const auto& other) { return other.get() != &job && holds(*other); });
+    }
+    static bool holds(const Job& job) { return !job.preempted && !job.request->sequence().table().empty(); }
+    void preempt(Job& job) {
+        job.request->restart(Sequence<B>(pool_));
+        job.preempted = true;
+        ++counts_.preemptions;
+    }
+
+    /// The first of those that wait, if it fits. Nobody behind it goes before it.
+    Job* admit() {
+        Job& job = *waiting_.front();
+        std::size_t places = job.answers();
+        for (const auto& other : running_) places += other->answers();
+        if (places > options_.answers) return nullptr;
+        const std::span<const Token> tokens =
+            job.request ? job.request->tokens() : std::span<const Token>(job.ask->prompt);
+        Sequence<B> known = options_.prefix_cache ? prefixes_.match(tokens, job.ask->domain) : Sequence<B>(pool_);
+        const std::size_t needed = tokens.size() / options_.block_tokens + 1 - known.table().size();
+        if (needed > pool_->free_blocks() + prefixes_.unused_blocks() && !running_.empty()) return nullptr;
+        counts_.prefix_tokens += known.size();
+        job.published = known.table().size();
+        const std::span<const Token> rest = tokens.subspan(known.size());
+        if (job.request) {
+            job.request->restart(std::move(known));
+        } else {
+            job.request.emplace(std::move(known), job.ask->sampler, TextStream(tokenizer_));
+            job.request->push(rest);
+        }
+        std::unique_ptr<Job> admitted = std::move(waiting_.front());
+        waiting_.pop_front();
+        insert(running_, std::move(admitted));
+        return &job;
+    }
+
+    void end_late() {
+        const auto now = Clock::now();
+        for (Jobs* const jobs : {&waiting_, &running_})
+            for (const auto& job : *jobs)
+                if (job->end == AnswerEnd::none && job->ask->deadline && *job->ask->deadline <= now)
+                    end(*job, AnswerEnd::late);
+    }
+
+    /// Takes away what has ended, but for what a pass is working on, and lets wait what gave its blocks away.
+    void drop_ended() {
+        for (Jobs* const jobs : {&waiting_, &running_}) {
+            for (auto at = jobs->begin(); at != jobs->end();) {
+                Job& job = **at;
+                if (job.in_pass) {
+                    ++at;
+                    continue;
+                }
+                if (job.cancelled && job.end == AnswerEnd::none) end(job, AnswerEnd::cancelled);
+                if (job.end != AnswerEnd::none) {
+                    counts_.finished += job.answers();
+                    at = jobs->erase(at);
+                } else if (job.preempted) {
+                    job.preempted = false;
+                    std::unique_ptr<Job> moved = std::move(*at);
+                    at = jobs->erase(at);
+                    insert(waiting_, std::move(moved));
+                } else {
+                    ++at;
+                }
+            }
+        }
+    }
+
+    // ---- what a pass has brought
+
+    void take(const Logits& logits) {
+        std::size_t row = 0;
+        const std::vector<Job*> jobs = std::exchange(part_jobs_, {});
+        const std::vector<PassPart<B>> parts = std::exchange(parts_, {});
+        for (std::size_t i = 0; i < jobs.size(); ++i) {
+            Job& job = *jobs[i];
+            job.in_pass = false;
+            if (job.written == 0 || parts[i].tokens.size() > 1) counts_.prompt_tokens += parts[i].tokens.size();
+            const bool wanted = parts[i].want != Want::none;
+            const std::span<const float> scores = wanted ? logits.row(row++) : std::span<const float>();
+            if (job.cancelled) continue;
+            if (wanted) {
+                if (!job.split) split(job, scores);
+                write(job, scores);
+            }
+            publish(job);
+        }
+        drop_ended();
+    }
+
+    /// The other answers to a prompt, once it is computed.
+    void split(Job& job, std::span<const float> scores) {
+        for (std::uint32_t n = 1; n < job.ask->answers; ++n) {
+            auto other = std::make_unique<Job>();
+            other->id = job.id;
+            other->ask = job.ask;
+            other->answer = n;
+            other->rank = job.rank;
+            other->request.emplace(job.request->fork(job.ask->sampler.seed() + n));
+            other->stops = job.stops;
+            other->published = job.published;
+            other->split = true;
+            Job& placed = *other;
+            insert(running_, std::move(other));
+            write(placed, scores);
+        }
+        job.split = true;
+    }
+
+    void write(Job& job, std::span<const float> scores) {
+        const auto step = job.request->take(scores);
+        if (!step) return end(job, AnswerEnd::failed, step.error().message());
+        ++job.written;
+        ++counts_.answer_tokens;
+        const Ask& ask = *job.ask;
+        std::string text(job.stops.push(step->text));
+        const bool stops = (step->ends && !ask.ignore_end) || std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(),
+                                                                        step->token) != ask.stop_tokens.end();
+        if (job.stops.found() || stops) {
+            job.end = AnswerEnd::stop;
+        } else if (job.written >= ask.max_tokens) {
+            job.end = AnswerEnd::length;
+        }
+        if (job.end != AnswerEnd::none) {
+            text += job.stops.push(job.request->finish());
+            text += job.stops.finish();
+        }
+        deltas_.push_back({job.ask, {job.id, job.answer, step->token, {}, job.end}, std::move(text)});
+    }
+
+    void publish(Job& job) {
+        const std::size_t full = job.request->computed() / options_.block_tokens;
+        if (!options_.prefix_cache || full <= job.published) return;
+        prefixes_.publish(job.request->sequence(), job.ask->domain);
+        job.published = full;
+    }
+
+    void end(Job& job, AnswerEnd why, std::string what = {}) {
+        job.end = why;
+        for (std::uint32_t n = 0; n < job.answers(); ++n)
+            deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, what});
+    }
+
+    void deliver() {
+        while (!deltas_.empty()) {
+            Held held = std::move(deltas_.front());
+            deltas_.pop_front();
+            held.delta.text = held.text;
+            if (held.ask->listener) held.ask->listener(held.delta);
+        }
+    }
+
+    Tokenizer tokenizer_;
+    EngineOptions options_;
+    Context<B> context_;
+    std::shared_ptr<BlockPool<B>> pool_;
+    PrefixCache<B> prefixes_;
+    Jobs waiting_;  // by rank
+    Jobs running_;
+    std::vector<PassPart<B>> parts_;  // of the pass under way
+    std::vector<Job*> part_jobs_;
+    std::deque<Held> deltas_;
+    EngineCounts counts_;
+    std::uint64_t last_id_ = 0;
+};
+
+}  // namespace decant::inline DECANT_ABI

@@ -1,0 +1,163 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#include <decant/cache/prefix_cache.hpp>
+
+#include <decant/backend/simd/simd.hpp>
+#include <decant/cache/kv_cache.hpp>
+#include <decant/model/context.hpp>
+
+#include "model/support.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+using decant::BlockPool;
+using decant::CacheOptions;
+using decant::PrefixCache;
+using decant::Sequence;
+using decant::Simd;
+using decant::Token;
+using decant_test::Floats;
+using decant_test::Random;
+using decant_test::taken;
+using decant_test::Tokens;
+
+namespace {
+
+/// Finds nothing, and everything.
+struct SameHash {
+    std::uint64_t operator()(std::uint64_t, std::span<const Token>) const noexcept { return 0; }
+};
+struct SumHash {
+    std::uint64_t operator()(std::uint64_t, std::span<const Token> tokens) const noexcept {
+        std::uint64_t sum = 0;
+        for (const Token token : tokens) sum += static_cast<std::uint64_t>(id(token));
+        return sum;
+    }
+};
+
+struct Scene {
+    decant::Model<Simd> model = decant_test::bind<Simd>(decant_test::tiny("llama3"));
+    decant::Context<Simd> context{model};
+    std::shared_ptr<BlockPool<Simd>> pool;
+
+    explicit Scene(std::size_t tokens)
+        : pool(std::make_shared<BlockPool<Simd>>(taken(BlockPool<Simd>::create(
+              model.backend(), CacheOptions{.block_tokens = 4}.shape(model.spec().cache_layers()), tokens)))) {}
+
+    Floats fresh(const Tokens& tokens) { return decant_test::whole(model, tokens).back(); }
+};
+
+Tokens ids(std::initializer_list<int> values) {
+    Tokens tokens;
+    for (const int value : values) tokens.push_back(Token{value});
+    return tokens;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("prefix cache: what is found are the same tokens after the same beginning", "[cache][prefix_cache]",
+                   decant::PrefixHash, SameHash, SumHash) {
+    Scene scene(400);
+    PrefixCache<Simd, TestType> known(scene.pool);
+    struct Case {
+        Tokens tokens;
+        const char* domain;
+        std::size_t found;
+    };
+    const std::vector<Case> cases{
+        {ids({1, 2, 3, 4, 5}), "", 0},
+        {ids({1, 2, 3, 4, 5}), "", 4},
+        {ids({1, 2, 3, 4}), "", 0},  // the last token is to be computed
+        {ids({4, 3, 2, 1, 5}), "", 0},
+        {ids({1, 2, 3, 4, 5}), "x", 0},
+        {ids({1, 2, 3, 4, 9, 9, 9, 9, 7}), "", 4},
+        {ids({4, 3, 2, 1, 9, 9, 9, 9, 7}), "", 4},
+        {ids({9, 9, 9, 9, 7}), "", 0},  // known, but after another beginning
+        {ids({1, 2, 3, 4, 9, 9, 9, 9, 8}), "", 8},
+    };
+    for (const Case& one : cases) {
+        Sequence<Simd> sequence = known.match(one.tokens, one.domain);
+        CHECK(sequence.size() == one.found);
+        const auto rest = std::span<const Token>(one.tokens).subspan(sequence.size());
+        const auto logits = taken(scene.context.prefill(sequence, rest));
+        CHECK(decant_test::same_bits(decant_test::row(logits), scene.fresh(one.tokens)));
+        known.publish(sequence, one.domain);
+    }
+}
+
+TEST_CASE("prefix cache: it keeps blocks until they are wanted, the oldest go first", "[cache][prefix_cache]") {
+    Scene scene(64);
+    {
+        PrefixCache<Simd> known(scene.pool);
+        const auto compute = [&](const Tokens& tokens) {
+            Sequence<Simd> sequence = known.match(tokens);
+            const auto rest = std::span<const Token>(tokens).subspan(sequence.size());
+            static_cast<void>(taken(scene.context.prefill(sequence, rest)));
+            known.publish(sequence);
+            return sequence;
+        };
+        const Tokens a = ids({1, 2, 3, 4, 5, 6, 7, 8, 9}), b = ids({1, 2, 3, 4, 6, 6, 6, 6, 9}),
+                     c = ids({8, 8, 8, 8, 1});
+        static_cast<void>(compute(a));
+        static_cast<void>(compute(b));
+        std::optional<Sequence<Simd>> used(compute(c));
+        CHECK(known.blocks() == 4);
+        CHECK(known.unused_blocks() == 3);
+        CHECK(scene.pool->free_blocks() == 16 - 3 - 2);
+        CHECK(known.evict(1) == 1);  // the end of a
+        CHECK(known.match(a).size() == 4);
+        CHECK(known.match(b).size() == 8);
+        CHECK(known.evict(16) == 2);  // c is in use
+        CHECK(known.match(b).size() == 0);
+        CHECK(known.match(c).size() == 4);
+        used.reset();
+        CHECK(known.evict(16) == 1);
+        CHECK(known.blocks() == 0);
+        CHECK(scene.pool->free_blocks() == 16);
+        static_cast<void>(compute(a));
+        CHECK(scene.pool->free_blocks() == 14);
+    }
+    CHECK(scene.pool->free_blocks() == 16);
+}
+
+TEST_CASE("prefix cache: thousands of texts against a plain list of what was published", "[cache][prefix_cache]") {
+    Scene scene(256);
+    Random random{3};
+    PrefixCache<Simd, SumHash> known(scene.pool);
+    std::set<Tokens> published;  // beginnings in whole blocks
+    std::vector<Sequence<Simd>> held;
+    for (int round = 0; round < 3000; ++round) {
+        Tokens tokens;
+        for (std::size_t i = 1 + random.below(20); i > 0; --i)
+            tokens.push_back(Token{static_cast<int>(random.below(2))});
+        Sequence<Simd> sequence = known.match(tokens);
+        const std::size_t found = sequence.size();
+        REQUIRE(found < tokens.size());
+        REQUIRE(std::equal(sequence.tokens().begin(), sequence.tokens().end(), tokens.begin()));
+        if (found > 0)
+            REQUIRE(published.contains(Tokens(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(found))));
+        const auto rest = std::span<const Token>(tokens).subspan(found);
+        if (!sequence.reserve(rest.size())) {
+            held.clear();
+            static_cast<void>(known.evict(random.below(30)));
+            continue;
+        }
+        static_cast<void>(taken(scene.context.prefill(sequence, rest)));
+        known.publish(sequence);
+        for (std::size_t n = 4; n <= tokens.size(); n += 4)
+            published.insert(Tokens(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n)));
+        if (random.below(3) == 0) held.push_back(std::move(sequence));
+        if (random.below(10) == 0) held.clear();
+    }
+    held.clear();
+    CHECK(known.unused_blocks() == known.blocks());
+    CHECK(scene.pool->free_blocks() + known.blocks() == scene.pool->blocks());
+}

@@ -1,0 +1,282 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+// Whatever is asked beside it, and whatever happens to it, an answer is what a request alone writes.
+#include <decant/serve/engine.hpp>
+
+#include <decant/backend/simd/simd.hpp>
+#include <decant/cache/kv_cache.hpp>
+#include <decant/core/thread_pool.hpp>
+
+#include "model/support.hpp"
+#include "text/support.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+using decant::AnswerEnd;
+using decant::Ask;
+using decant::AskId;
+using decant::Delta;
+using decant::EngineOptions;
+using decant::ErrorCode;
+using decant::Sampler;
+using decant::Simd;
+using decant::Token;
+using decant::Tokenizer;
+using decant_test::Random;
+using decant_test::taken;
+using decant_test::Tokens;
+using Engine = decant::Engine<Simd>;
+
+namespace {
+
+std::size_t between(Random& random, std::size_t least, std::size_t most) {
+    return least + random.below(most - least + 1);
+}
+
+/// A model and its tokenizer.
+struct Scene {
+    decant::Model<Simd> model;
+    Tokenizer tokenizer;
+
+    explicit Scene(const std::string& name)
+        : model(decant_test::bind<Simd>(decant_test::tiny(name))), tokenizer(letters(model.spec().vocabulary)) {}
+
+    /// A byte for each token; one of them ends a turn.
+    static Tokenizer letters(std::size_t vocabulary) {
+        decant_test::TokenizerFile file = decant_test::byte_tokenizer();
+        file.tokens.resize((std::min)(file.tokens.size(), vocabulary));
+        if (!file.types.empty()) file.types.resize(file.tokens.size());
+        file.eos = 7;
+        return taken(Tokenizer::from(file.open()));
+    }
+
+    [[nodiscard]] Engine engine(EngineOptions options, std::size_t threads = 1) const {
+        return taken(Engine::create(model, tokenizer, decant::ThreadPool(threads), options));
+    }
+};
+
+struct Written {
+    Tokens tokens;
+    std::string text;
+    AnswerEnd end = AnswerEnd::none;
+    int ends = 0;
+};
+
+/// What came for each answer.
+struct Listener {
+    std::map<std::pair<AskId, std::uint32_t>, Written> answers;
+
+    void operator()(const Delta& delta) {
+        Written& written = answers[{delta.ask, delta.answer}];
+        REQUIRE(written.ends == 0);
+        if (delta.token) written.tokens.push_back(*delta.token);
+        if (delta.end != AnswerEnd::failed) written.text += delta.text;
+        written.end = delta.end;
+        if (delta.end != AnswerEnd::none) ++written.ends;
+    }
+};
+
+/// The same by a request alone, with a cache that is large enough, token by token.
+Written alone(const Scene& scene, const Ask& ask, std::uint32_t answer) {
+    decant::Context<Simd> context(scene.model);
+    const decant::KvCache<Simd> cache(context, {.tokens = 4096});
+    decant::Request<Simd> request(taken(cache.sequence()), ask.sampler, decant::TextStream(scene.tokenizer));
+    if (answer > 0) request.sampler().reseed(ask.sampler.seed() + answer);
+    request.push(ask.prompt);
+    Written written;
+    std::string text;
+    while (written.end == AnswerEnd::none) {
+        const decant::Step step = taken(request.step(context));
+        written.tokens.push_back(step.token);
+        text += step.text;
+        const bool asked =
+            std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(), step.token) != ask.stop_tokens.end();
+        std::size_t first = std::string::npos;
+        for (const std::string& stop : ask.stop) first = (std::min)(first, text.find(stop));
+        if (first != std::string::npos) {
+            text.resize(first);
+            written.end = AnswerEnd::stop;
+        } else if ((step.ends && !ask.ignore_end) || asked) {
+            written.end = AnswerEnd::stop;
+        } else if (written.tokens.size() >= ask.max_tokens) {
+            written.end = AnswerEnd::length;
+        }
+        if (written.end != AnswerEnd::none && first == std::string::npos) text += request.finish();
+    }
+    written.text = text;
+    return written;
+}
+
+Ask random_ask(Random& random, const Tokens& common) {
+    Ask ask;
+    ask.prompt.assign(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(between(random, 0, common.size())));
+    const Tokens own = decant_test::random_tokens(random, between(random, 1, 12));
+    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
+    ask.sampler = between(random, 0, 1) == 1
+                      ? Sampler({.temperature = 0.0f})
+                      : taken(Sampler::chain(
+                            {decant::Penalties{.repetition = 1.2f, .frequency = 0.1f}, decant::Temperature{1.1f}},
+                            random.next()));
+    ask.max_tokens = between(random, 1, 30);
+    ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
+    ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
+    ask.ignore_end = between(random, 0, 1) == 1;
+    if (between(random, 0, 3) == 0) ask.stop_tokens = decant_test::random_tokens(random, 3);
+    if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
+    return ask;
+}
+
+/// Returns what the engine counted.
+decant::EngineCounts run_randomly(const std::string& model, EngineOptions options, std::uint64_t seed, int asks) {
+    const Scene scene(model);
+    Random random{seed};
+    Engine engine = scene.engine(options, 2);
+    const Tokens common = decant_test::random_tokens(random, 40);
+    const auto listener = std::make_shared<Listener>();
+    std::map<AskId, Ask> asked;
+    std::map<AskId, bool> cancelled;
+    bool more = true;
+    for (int left = asks; left > 0 || more;) {
+        if (left > 0 && between(random, 0, 1) == 1) {
+            Ask ask = random_ask(random, common);
+            ask.listener = [listener](const Delta& delta) { (*listener)(delta); };
+            const AskId id = taken(engine.ask(ask));
+            asked.emplace(id, std::move(ask));
+            --left;
+        }
+        if (!asked.empty() && between(random, 0, 9) == 0) {
+            const auto at = std::next(asked.begin(), static_cast<std::ptrdiff_t>(between(random, 0, asked.size() - 1)));
+            engine.cancel(at->first);
+            cancelled[at->first] = true;
+        }
+        const bool whole = between(random, 0, 1) == 1;
+        more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(between(random, 0, 200))));
+        const decant::EngineCounts counts = engine.counts();
+        REQUIRE(counts.free_blocks + counts.remembered_blocks <= counts.blocks);
+    }
+    CHECK(engine.idle());
+    const decant::EngineCounts counts = engine.counts();
+    CHECK(counts.free_blocks + counts.remembered_blocks == counts.blocks);
+    std::size_t answers = 0;
+    for (const auto& [id, ask] : asked) {
+        for (std::uint32_t n = 0; n < ask.answers; ++n, ++answers) {
+            const Written& found = listener->answers[{id, n}];
+            const Written expected = alone(scene, ask, n);
+            CAPTURE(model, static_cast<std::uint64_t>(id), n, static_cast<int>(found.end), found.text, expected.text);
+            CHECK(found.ends == 1);
+            if (found.end == AnswerEnd::cancelled) {
+                CHECK(cancelled[id]);
+                REQUIRE(found.tokens.size() <= expected.tokens.size());
+                CHECK(std::equal(found.tokens.begin(), found.tokens.end(), expected.tokens.begin()));
+                continue;
+            }
+            CHECK(found.tokens == expected.tokens);
+            CHECK(found.text == expected.text);
+            CHECK(found.end == expected.end);
+        }
+    }
+    CHECK(counts.finished == answers);
+    return counts;
+}
+
+}  // namespace
+
+TEST_CASE("engine: answers are those of requests alone, with room for all", "[serve][engine]") {
+    CHECK(run_randomly("llama3", {.cache_tokens = 4096}, 1, 60).prefix_tokens > 0);
+    CHECK(run_randomly("llama3", {.cache_tokens = 4096, .prefix_cache = false}, 2, 40).prefix_tokens == 0);
+    run_randomly("gemma3_std", {.cache_tokens = 4096, .rows = 16, .prompt_rows = 5}, 3, 40);
+}
+
+TEST_CASE("engine: the same where answers push each other out", "[serve][engine]") {
+    EngineOptions options{.cache_tokens = 160, .block_tokens = 4, .rows = 24, .prompt_rows = 7};
+    CHECK(run_randomly("llama3", options, 4, 80).preemptions > 0);
+    options = {.cache_tokens = 112, .block_tokens = 8, .answers = 4, .prefix_cache = false};
+    CHECK(run_randomly("llama3", options, 5, 60).preemptions > 0);
+}
+
+TEST_CASE("engine: the same where layers keep a state", "[serve][engine]") {
+    const EngineOptions options{.cache_tokens = 160, .block_tokens = 8, .answers = 6, .rows = 32};
+    CHECK(run_randomly("mamba2", options, 6, 40).preemptions > 0);
+}
+
+TEST_CASE("engine: a beginning that was computed is not computed again", "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 1024, .block_tokens = 8});
+    Tokens context = decant_test::random_tokens(30, 9, 160);
+    std::uint64_t before = 0;
+    for (int turn = 0; turn < 20; ++turn) {
+        Listener listener;
+        Ask ask;
+        ask.prompt = context;
+        ask.max_tokens = 4;
+        ask.ignore_end = true;
+        ask.listener = [&](const Delta& delta) { listener(delta); };
+        const AskId id = taken(engine.ask(ask));
+        while (taken(engine.step())) {
+        }
+        const std::uint64_t computed = engine.counts().prompt_tokens - before;
+        before = engine.counts().prompt_tokens;
+        // The new tokens, the last one of the answer before, and what is beyond whole blocks.
+        CHECK(computed <= (turn == 0 ? 30 : 5 + 1 + 8));
+        const Tokens& answer = listener.answers[{id, 0}].tokens;
+        CHECK(answer.size() == 4);
+        context.insert(context.end(), answer.begin(), answer.end());
+        const Tokens next = decant_test::random_tokens(5, 100 + static_cast<std::uint64_t>(turn), 160);
+        context.insert(context.end(), next.begin(), next.end());
+    }
+}
+
+TEST_CASE("engine: domains do not share", "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 512});
+    for (const char* domain : {"a", "b", "a"}) {
+        Ask ask;
+        ask.prompt = decant_test::random_tokens(40, 1, 160);
+        ask.max_tokens = 1;
+        ask.domain = domain;
+        static_cast<void>(taken(engine.ask(ask)));
+        while (taken(engine.step())) {
+        }
+    }
+    CHECK(engine.counts().prefix_tokens == 32);
+}
+
+TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]") {
+    const Scene scene("llama3");
+    CHECK(Engine::create(scene.model, scene.tokenizer, decant::SerialExecutor{}, {.answers = 0}).error().code ==
+          ErrorCode::invalid_argument);
+    Engine engine = scene.engine({.cache_tokens = 64, .answers = 2});
+    const auto refused = [&](Ask ask) {
+        return engine.ask(std::move(ask)).error().code == ErrorCode::invalid_argument;
+    };
+    CHECK(refused({}));
+    CHECK(refused({.prompt = {Token{-1}}}));
+    CHECK(refused({.prompt = {Token{1 << 20}}}));
+    CHECK(refused({.prompt = Tokens(64, Token{1})}));
+    CHECK(refused({.prompt = {Token{1}}, .answers = 3}));
+    CHECK(refused({.prompt = {Token{1}}, .answers = 0}));
+
+    Listener listener;
+    Ask ask;
+    ask.prompt = {Token{1}, Token{2}};
+    ask.listener = [&](const Delta& delta) { listener(delta); };
+    ask.deadline = Engine::Clock::now() - std::chrono::seconds(1);
+    const AskId late = taken(engine.ask(ask));
+    ask.deadline.reset();
+    ask.ignore_end = true;
+    ask.max_tokens = 1000;
+    const AskId large = taken(engine.ask(ask));
+    while (taken(engine.step())) {
+    }
+    CHECK(listener.answers[{late, 0}].end == AnswerEnd::late);
+    CHECK(listener.answers[{large, 0}].end == AnswerEnd::failed);
+    CHECK(listener.answers[{large, 0}].tokens.size() == 63);
+    CHECK(engine.counts().free_blocks + engine.counts().remembered_blocks == engine.counts().blocks);
+}
