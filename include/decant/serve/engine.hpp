@@ -64,7 +64,7 @@ class Engine {
     /// Takes a place in the queue. Errors: `invalid_argument` for a prompt that is empty, not of the vocabulary or
     /// longer than the whole cache, and for no answers or more than are written at once.
     [[nodiscard]] Result<AskId> ask(Ask wanted) {
-        DECANT_CHECK(check(wanted));
+        DECANT_CHECK(validate(wanted));
         const AskId id{++last_id_};
         auto job = std::make_unique<Job>();
         job->id = id;
@@ -142,7 +142,7 @@ class Engine {
           pool_(std::move(pool)),
           prefixes_(pool_) {}
 
-    Result<void> check(const Ask& wanted) const {
+    Result<void> validate(const Ask& wanted) const {
         const auto invalid = [](std::string what, std::string hint) {
             return Error{ErrorCode::invalid_argument, std::move(what), "Engine::ask", std::move(hint)};
         };
