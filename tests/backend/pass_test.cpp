@@ -220,6 +220,24 @@ TEST_CASE("pass: a stop that was requested before does nothing at all") {
     check_journal(journal);
 }
 
+TEST_CASE("pass: a time that has passed stops it as a request does") {
+    using Clock = decant::RunLimits::Clock;
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    Journal journal;
+    Pass pass({&journal}, 2);
+    REQUIRE(pass.reserve(batch.shape, 1));
+    record(pass);
+    with_executors([&](const AnyExecutor& executor) {
+        journal.tiles.clear();
+        pass.upload(batch.inputs(), nullptr, none);
+        CHECK(pass.run(executor, {.until = Clock::now() - std::chrono::seconds(1)}) == RunState::stopped);
+        CHECK(journal.tiles.empty());
+        CHECK(pass.run(executor, {.until = Clock::now() + std::chrono::hours(1)}) == RunState::finished);
+        check_journal(journal);
+    });
+}
+
 TEST_CASE("pass: an upload starts over after a stop") {
     const decant::CacheShape none;
     const Batch batch = seven_rows();

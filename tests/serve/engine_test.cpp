@@ -128,6 +128,7 @@ Ask random_ask(Random& random, const Tokens& common) {
     ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
     ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
     ask.ignore_end = between(random, 0, 1) == 1;
+    ask.guesses = static_cast<std::uint32_t>(between(random, 0, 6));
     if (between(random, 0, 3) == 0) ask.stop_tokens = decant_test::random_tokens(random, 3);
     if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
     return ask;
@@ -259,7 +260,7 @@ TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]")
     CHECK(refused({}));
     CHECK(refused({.prompt = {Token{-1}}}));
     CHECK(refused({.prompt = {Token{1 << 20}}}));
-    CHECK(refused({.prompt = Tokens(64, Token{1})}));
+    CHECK(refused({.prompt = Tokens(65, Token{1})}));
     CHECK(refused({.prompt = {Token{1}}, .answers = 3}));
     CHECK(refused({.prompt = {Token{1}}, .answers = 0}));
 
@@ -276,7 +277,102 @@ TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]")
     while (taken(engine.step())) {
     }
     CHECK(listener.answers[{late, 0}].end == AnswerEnd::late);
-    CHECK(listener.answers[{large, 0}].end == AnswerEnd::failed);
+    CHECK(listener.answers[{large, 0}].end == AnswerEnd::full);
     CHECK(listener.answers[{large, 0}].tokens.size() == 63);
     CHECK(engine.counts().free_blocks + engine.counts().remembered_blocks == engine.counts().blocks);
+}
+
+// Case KV-03 of the public bug cases: off by one at the end of the context and at the borders of batches.
+TEST_CASE("engine: up to the last token of the cache", "[serve][engine]") {
+    const Scene scene("llama3");
+    struct Case {
+        std::size_t prompt, wanted, written;
+        AnswerEnd end;
+    };
+    for (const Case& one :
+         {Case{7, 1, 1, AnswerEnd::length}, Case{8, 1, 1, AnswerEnd::length}, Case{8, 2, 1, AnswerEnd::full},
+          Case{1, 8, 8, AnswerEnd::length}, Case{1, 9, 8, AnswerEnd::full}}) {
+        for (const std::uint32_t rows : {1u, 2u, 3u, 7u, 100u}) {
+            Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .answers = 1, .rows = rows});
+            Listener listener;
+            Ask ask;
+            ask.prompt = decant_test::random_tokens(one.prompt, 5, 160);
+            ask.max_tokens = one.wanted;
+            ask.ignore_end = true;
+            ask.listener = [&](const Delta& delta) { listener(delta); };
+            const AskId id = taken(engine.ask(ask));
+            while (taken(engine.step())) {
+            }
+            CAPTURE(one.prompt, one.wanted, rows);
+            const Written& found = listener.answers[{id, 0}];
+            CHECK(found.end == one.end);
+            Ask shorter = ask;
+            shorter.max_tokens = one.written;
+            CHECK(found.tokens == alone(scene, shorter, 0).tokens);
+        }
+    }
+    Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .answers = 1});
+    CHECK(engine.ask({.prompt = Tokens(9, Token{1})}).error().code == ErrorCode::invalid_argument);
+    CHECK(engine.counts().free_blocks == 2);
+}
+
+// Case BS-02 of the public bug cases: a block is found before it was computed.
+TEST_CASE("engine: asks with one beginning that come together, are cancelled, or are known as a whole",
+          "[serve][engine]") {
+    const Scene scene("llama3");
+    const Tokens common = decant_test::random_tokens(128, 11, 160);
+    for (const bool cancel : {false, true}) {
+        Engine engine = scene.engine({.cache_tokens = 2048, .rows = 100, .prompt_rows = 50});
+        Listener listener;
+        std::vector<std::pair<AskId, Ask>> asked;
+        const auto ask = [&](std::size_t beyond) {
+            Ask one;
+            one.prompt = common;
+            for (std::size_t i = 0; i < beyond; ++i) one.prompt.push_back(Token{static_cast<std::int32_t>(i)});
+            one.max_tokens = 5;
+            one.ignore_end = true;
+            one.listener = [&](const Delta& delta) { listener(delta); };
+            asked.emplace_back(taken(engine.ask(one)), one);
+        };
+        for (std::size_t i = 0; i < 8; ++i) ask(i % 3);
+        static_cast<void>(taken(engine.step_for(std::chrono::microseconds(1))));
+        if (cancel) engine.cancel(asked[0].first);
+        while (taken(engine.step())) {
+        }
+        const std::uint64_t before = engine.counts().prompt_tokens;
+        for (const std::size_t beyond : {0u, 1u, 15u, 16u})
+            ask(beyond);  // miss and hit, and a prompt that is all there
+        while (taken(engine.step())) {
+        }
+        CHECK(engine.counts().prompt_tokens - before <= 16 + 1 + 15 + 16);
+        for (std::size_t i = cancel ? 1 : 0; i < asked.size(); ++i)
+            CHECK(listener.answers[{asked[i].first, 0}].tokens == alone(scene, asked[i].second, 0).tokens);
+        if (cancel) CHECK(listener.answers[{asked[0].first, 0}].end == AnswerEnd::cancelled);
+    }
+}
+
+TEST_CASE("engine: guesses change nothing but the number of steps", "[serve][engine]") {
+    const Scene scene("llama3");
+    std::uint64_t steps[2];
+    for (const std::uint32_t guesses : {0u, 8u}) {
+        Engine engine = scene.engine({.cache_tokens = 2048, .guess_rows = 8});
+        Listener listener;
+        Ask ask;
+        for (int i = 0; i < 40; ++i) ask.prompt.push_back(Token{i % 4 + 20});  // greedy answers soon repeat themselves
+        ask.sampler = Sampler({.temperature = 0.0f});
+        ask.max_tokens = 200;
+        ask.ignore_end = true;
+        ask.guesses = guesses;
+        ask.listener = [&](const Delta& delta) { listener(delta); };
+        const AskId id = taken(engine.ask(ask));
+        while (taken(engine.step())) {
+        }
+        CHECK(listener.answers[{id, 0}].tokens == alone(scene, ask, 0).tokens);
+        steps[guesses > 0 ? 1 : 0] = engine.counts().steps;
+        CHECK((engine.counts().right_guesses > 0) == (guesses > 0));
+        CHECK(engine.counts().right_guesses <= engine.counts().guesses);
+        CHECK(engine.counts().answer_tokens == 200);
+    }
+    CHECK(steps[0] == 200);
+    CHECK(steps[1] < 100);
 }

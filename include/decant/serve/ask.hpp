@@ -30,6 +30,8 @@ struct EngineOptions {
     /// Of a step's tokens, those that may belong to prompts while others write: a long prompt comes in parts, and the
     /// others wait no longer than such a part takes.
     std::uint32_t prompt_rows = 128;
+    /// Tokens of one step that may be guesses (see `Ask::guesses`), of all answers together.
+    std::uint32_t guess_rows = 32;
     bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
     /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
     std::uint64_t steps_per_priority = 64;
@@ -45,6 +47,7 @@ enum class AnswerEnd : std::uint8_t {
     length,     ///< `max_tokens`
     cancelled,  ///< by the host
     late,       ///< its deadline passed
+    full,       ///< the whole cache holds no more of it
     failed,     ///< see `Delta::text`: what was wrong
 };
 
@@ -66,7 +69,11 @@ struct Ask {
     std::vector<Token> stop_tokens = {};  ///< besides those that end the model's turn
     bool ignore_end = false;              ///< go on after the model has ended its turn
     std::uint32_t answers = 1;            ///< the n-th has the sampler's seed plus n; the prompt is computed once
-    int priority = 0;                     ///< higher goes first
+    /// Speculative decoding: up to so many tokens are guessed from what was written before (prompt lookup) and computed
+    /// together, which costs little more than one. The answer is the same, bit for bit; fewer are guessed where guesses
+    /// are wrong. Not for models whose layers keep a state.
+    std::uint32_t guesses = 0;
+    int priority = 0;  ///< higher goes first
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     std::string domain = {};  ///< prefixes are shared within it alone: an adapter, a user
     /// Called from within `step`, after it; may ask and cancel.
@@ -79,6 +86,8 @@ struct EngineCounts {
     std::uint64_t prompt_tokens = 0;  ///< computed, those that were computed again included
     std::uint64_t prefix_tokens = 0;  ///< found in the cache of prefixes instead
     std::uint64_t answer_tokens = 0;
+    std::uint64_t guesses = 0;  ///< tokens
+    std::uint64_t right_guesses = 0;
     std::uint64_t preemptions = 0;  ///< answers that gave their blocks to others, to be computed again
     std::uint64_t finished = 0;     ///< answers
     std::size_t waiting = 0;        ///< answers

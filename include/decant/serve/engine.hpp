@@ -14,8 +14,11 @@
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/model/context.hpp>
+#include <decant/model/logits.hpp>
 #include <decant/model/model.hpp>
 #include <decant/serve/ask.hpp>
+#include <decant/serve/lookup.hpp>
+#include <decant/serve/metrics.hpp>
 #include <decant/serve/request.hpp>
 #include <decant/text/stop_strings.hpp>
 #include <decant/text/stream.hpp>
@@ -70,6 +73,7 @@ class Engine {
         job->id = id;
         job->rank = rank(wanted.priority);
         job->stops = StopStrings(wanted.stop);
+        if (pool_->states().size() == 0) job->draft = DraftLength(wanted.guesses);
         job->ask = std::make_shared<const Ask>(std::move(wanted));
         insert(waiting_, std::move(job));
         return id;
@@ -93,13 +97,14 @@ class Engine {
     /// Whether anything waits or runs.
     [[nodiscard]] bool idle() const noexcept { return waiting_.empty() && running_.empty() && deltas_.empty(); }
 
-    [[nodiscard]] EngineCounts counts() const {
-        EngineCounts now = counts_;
-        now.waiting = waiting_.size();
-        now.running = running_.size();
-        now.free_blocks = pool_->free_blocks();
-        now.remembered_blocks = prefixes_.blocks();
-        now.blocks = pool_->blocks();
+    [[nodiscard]] EngineCounts counts() const { return metrics().counts; }
+    [[nodiscard]] EngineMetrics metrics() const {
+        EngineMetrics now = metrics_;
+        now.counts.waiting = waiting_.size();
+        now.counts.running = running_.size();
+        now.counts.free_blocks = pool_->free_blocks();
+        now.counts.remembered_blocks = prefixes_.blocks();
+        now.counts.blocks = pool_->blocks();
         return now;
     }
 
@@ -112,6 +117,7 @@ class Engine {
         std::uint64_t rank = 0;             // lower goes first
         std::optional<Request<B>> request;  // once it has run
         StopStrings stops;
+        DraftLength draft;
         std::size_t written = 0;    // tokens of the answer
         std::size_t published = 0;  // blocks
         bool split = false;         // it is one answer
@@ -119,6 +125,8 @@ class Engine {
         bool preempted = false;  // it goes back to those that wait
         bool cancelled = false;
         AnswerEnd end = AnswerEnd::none;
+        Clock::time_point asked = Clock::now();
+        Clock::time_point last = {};  // token
 
         [[nodiscard]] std::uint32_t answers() const noexcept { return split ? 1 : ask->answers; }
     };
@@ -138,7 +146,7 @@ class Engine {
           context_(std::move(model), executor,
                    ContextOptions{.rows = (std::max)(options.rows, options.answers),
                                   .sequences = options.answers,
-                                  .logits = options.answers}),
+                                  .logits = options.answers + options.guess_rows}),
           pool_(std::move(pool)),
           prefixes_(pool_) {}
 
@@ -155,7 +163,7 @@ class Engine {
             }
         }
         const std::size_t capacity = pool_->blocks() * options_.block_tokens;
-        if (wanted.prompt.size() >= capacity) {
+        if (wanted.prompt.size() > capacity) {
             return invalid(
                 detail::text("a prompt of ", wanted.prompt.size(), " tokens, the whole cache holds ", capacity),
                 "raise EngineOptions::cache_tokens");
@@ -170,7 +178,7 @@ class Engine {
 
     [[nodiscard]] std::uint64_t rank(int priority) const noexcept {
         // Far from 0, so that priorities do not wrap.
-        const std::uint64_t now = (std::uint64_t{1} << 62) + counts_.steps;
+        const std::uint64_t now = (std::uint64_t{1} << 62) + metrics_.counts.steps;
         const auto shift = static_cast<std::uint64_t>(priority < 0 ? -static_cast<std::int64_t>(priority) : priority) *
                            options_.steps_per_priority;
         return priority < 0 ? now + shift : now - shift;
@@ -183,6 +191,18 @@ class Engine {
     }
 
     Result<bool> advance(RunLimits limits) {
+        const Clock::time_point start = Clock::now();
+        double in_pass = 0.0;
+        auto more = advance(limits, in_pass);
+        metrics_.pass_seconds += in_pass;
+        metrics_.own_seconds += seconds_since(start) - in_pass;
+        return more;
+    }
+    static double seconds_since(Clock::time_point then) {
+        return std::chrono::duration<double>(Clock::now() - then).count();
+    }
+
+    Result<bool> advance(RunLimits limits, double& in_pass) {
         if (parts_.empty()) {
             schedule();
             if (!parts_.empty()) {
@@ -193,23 +213,41 @@ class Engine {
                 }
             }
         }
-        if (!parts_.empty()) {
-            if (context_.advance(limits) != RunState::finished) return true;
+        if (!parts_.empty() && !logits_) {
+            const Clock::time_point begun = Clock::now();
+            const RunState reached = context_.advance(limits);
+            in_pass = seconds_since(begun);
+            if (reached != RunState::finished) return true;
             auto logits = context_.finish(parts_);
             if (!logits) {
                 forget_parts();
                 return std::move(logits).error();
             }
-            ++counts_.steps;
-            take(*logits);
+            ++metrics_.counts.steps;
+            logits_ = *logits;
+            taken_ = row_ = 0;
         }
-        deliver();
+        while (taken_ < parts_.size()) {
+            take_next();
+            if (limits.reached()) return true;
+        }
+        forget_parts();
+        drop_ended();
+        while (!deltas_.empty()) {
+            deliver_next();
+            if (limits.reached()) break;
+        }
         return !idle();
     }
     void forget_parts() noexcept {
-        for (Job* const job : part_jobs_) job->in_pass = false;
+        for (; taken_ < part_jobs_.size(); ++taken_) {
+            part_jobs_[taken_]->in_pass = false;
+            part_jobs_[taken_]->request->forget_guesses();
+        }
         parts_.clear();
         part_jobs_.clear();
+        logits_.reset();
+        taken_ = 0;
     }
 
     // ---- who is in the next pass
@@ -218,13 +256,10 @@ class Engine {
     void schedule() {
         end_late();
         drop_ended();
-        std::size_t rows = options_.rows;
-        for (const auto& job : running_) {
-            if (rows > 0 && job->request->waiting().size() == 1 && make_room(*job, 1)) {
-                add_part(*job, 1);
-                --rows;
-            }
-        }
+        std::size_t rows = options_.rows, guesses = options_.guess_rows;
+        for (const auto& job : running_)
+            if (rows > 0 && job->request->waiting().size() == 1 && make_room(*job, 1))
+                rows -= add_token(*job, (std::min)(guesses, rows - 1), guesses);
         if (!parts_.empty()) rows = (std::min)(rows, std::size_t{options_.prompt_rows});
         for (const auto& job : running_)
             if (rows > 0 && !job->in_pass) rows -= add_prompt(*job, rows);
@@ -234,6 +269,26 @@ class Engine {
             if (job == nullptr) break;
             rows -= add_prompt(*job, rows);
         }
+    }
+
+    /// The token that waits, and guesses of those after it: up to `most`, where there is room without taking it from
+    /// anybody. Returns how many tokens these are.
+    std::size_t add_token(Job& job, std::size_t most, std::size_t& guesses) {
+        const std::size_t left = job.ask->max_tokens - (std::min)(job.written, job.ask->max_tokens);
+        const std::size_t length = (std::min)({most, job.draft.next(), left > 0 ? left - 1 : 0});
+        const std::span<const Token> found =
+            job.split ? look_up(job.request->tokens(), length) : std::span<const Token>();
+        const bool room = pool_->free_blocks() > running_.size() + found.size() / options_.block_tokens;
+        if (!found.empty() && room && job.request->reserve(1 + found.size())) {
+            const std::vector<Token> copy(found.begin(), found.end());
+            job.request->guess(copy);
+            guesses -= copy.size();
+            metrics_.counts.guesses += copy.size();
+        }
+        const std::size_t count = job.request->waiting().size();
+        add_part(job, count);
+        if (count > 1) parts_.back().want = Want::all;
+        return count;
     }
 
     /// Returns how many tokens it could add.
@@ -265,7 +320,7 @@ class Engine {
                 preempt(*victim);
                 continue;
             }
-            if (alone(job)) end(job, AnswerEnd::failed, room.error().message());
+            if (alone(job)) end(job, AnswerEnd::full);
             return false;
         }
     }
@@ -282,7 +337,7 @@ class Engine {
     void preempt(Job& job) {
         job.request->restart(Sequence<B>(pool_));
         job.preempted = true;
-        ++counts_.preemptions;
+        ++metrics_.counts.preemptions;
     }
 
     /// The first of those that wait, if it fits. Nobody behind it goes before it.
@@ -294,14 +349,16 @@ class Engine {
         const std::span<const Token> tokens =
             job.request ? job.request->tokens() : std::span<const Token>(job.ask->prompt);
         Sequence<B> known = options_.prefix_cache ? prefixes_.match(tokens, job.ask->domain) : Sequence<B>(pool_);
-        const std::size_t needed = tokens.size() / options_.block_tokens + 1 - known.table().size();
+        const std::size_t needed =
+            (tokens.size() + options_.block_tokens - 1) / options_.block_tokens - known.table().size();
         if (needed > pool_->free_blocks() + prefixes_.unused_blocks() && !running_.empty()) return nullptr;
-        counts_.prefix_tokens += known.size();
+        metrics_.counts.prefix_tokens += known.size();
         job.published = known.table().size();
         const std::span<const Token> rest = tokens.subspan(known.size());
         if (job.request) {
             job.request->restart(std::move(known));
         } else {
+            metrics_.queue.add(Clock::now() - job.asked);
             job.request.emplace(std::move(known), job.ask->sampler, TextStream(tokenizer_));
             job.request->push(rest);
         }
@@ -330,7 +387,7 @@ class Engine {
                 }
                 if (job.cancelled && job.end == AnswerEnd::none) end(job, AnswerEnd::cancelled);
                 if (job.end != AnswerEnd::none) {
-                    counts_.finished += job.answers();
+                    metrics_.counts.finished += job.answers();
                     at = jobs->erase(at);
                 } else if (job.preempted) {
                     job.preempted = false;
@@ -346,24 +403,34 @@ class Engine {
 
     // ---- what a pass has brought
 
-    void take(const Logits& logits) {
-        std::size_t row = 0;
-        const std::vector<Job*> jobs = std::exchange(part_jobs_, {});
-        const std::vector<PassPart<B>> parts = std::exchange(parts_, {});
-        for (std::size_t i = 0; i < jobs.size(); ++i) {
-            Job& job = *jobs[i];
-            job.in_pass = false;
-            if (job.written == 0 || parts[i].tokens.size() > 1) counts_.prompt_tokens += parts[i].tokens.size();
-            const bool wanted = parts[i].want != Want::none;
-            const std::span<const float> scores = wanted ? logits.row(row++) : std::span<const float>();
-            if (job.cancelled) continue;
-            if (wanted) {
-                if (!job.split) split(job, scores);
-                write(job, scores);
-            }
-            publish(job);
-        }
-        drop_ended();
+    /// The next part's logits become a token.
+    void take_next() {
+        Job& job = *part_jobs_[taken_];
+        const PassPart<B>& part = parts_[taken_++];
+        job.in_pass = false;
+        if (job.written == 0 || (part.tokens.size() > 1 && part.want != Want::all))
+            metrics_.counts.prompt_tokens += part.tokens.size();
+        if (part.want == Want::all) return take_guesses(job, part.tokens.size());
+        const bool wanted = part.want != Want::none;
+        const std::span<const float> scores = wanted ? logits_->row(row_++) : std::span<const float>();
+        if (job.cancelled) return;
+        publish(job);
+        if (!wanted) return;
+        if (!job.split) split(job, scores);
+        write(job, scores);
+    }
+    void take_guesses(Job& job, std::size_t rows) {
+        const std::size_t first = std::exchange(row_, row_ + rows);
+        const auto right = job.request->take_all([&](std::size_t i) { return logits_->row(first + i); },
+                                                 [&](const Step& step) {
+                                                     if (job.cancelled) return false;
+                                                     write(job, step);
+                                                     return job.end == AnswerEnd::none;
+                                                 });
+        if (!right) return end(job, AnswerEnd::failed, right.error().message());
+        job.draft.learn(rows - 1, *right);
+        metrics_.counts.right_guesses += *right;
+        publish(job);
     }
 
     /// The other answers to a prompt, once it is computed.
@@ -374,8 +441,10 @@ class Engine {
             other->ask = job.ask;
             other->answer = n;
             other->rank = job.rank;
+            other->asked = job.asked;
             other->request.emplace(job.request->fork(job.ask->sampler.seed() + n));
             other->stops = job.stops;
+            other->draft = job.draft;
             other->published = job.published;
             other->split = true;
             Job& placed = *other;
@@ -388,22 +457,28 @@ class Engine {
     void write(Job& job, std::span<const float> scores) {
         const auto step = job.request->take(scores);
         if (!step) return end(job, AnswerEnd::failed, step.error().message());
+        write(job, *step);
+    }
+    void write(Job& job, const Step& step) {
+        const Clock::time_point now = Clock::now();
+        if (job.written == 0)
+            metrics_.first_token.add(now - job.asked);
+        else
+            metrics_.between_tokens.add(now - job.last);
+        job.last = now;
         ++job.written;
-        ++counts_.answer_tokens;
+        ++metrics_.counts.answer_tokens;
         const Ask& ask = *job.ask;
-        std::string text(job.stops.push(step->text));
-        const bool stops = (step->ends && !ask.ignore_end) || std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(),
-                                                                        step->token) != ask.stop_tokens.end();
+        std::string text(job.stops.push(step.text));
+        const bool stops = (step.ends && !ask.ignore_end) || std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(),
+                                                                       step.token) != ask.stop_tokens.end();
         if (job.stops.found() || stops) {
             job.end = AnswerEnd::stop;
         } else if (job.written >= ask.max_tokens) {
             job.end = AnswerEnd::length;
         }
-        if (job.end != AnswerEnd::none) {
-            text += job.stops.push(job.request->finish());
-            text += job.stops.finish();
-        }
-        deltas_.push_back({job.ask, {job.id, job.answer, step->token, {}, job.end}, std::move(text)});
+        if (job.end != AnswerEnd::none) text += rest(job);
+        deltas_.push_back({job.ask, {job.id, job.answer, step.token, {}, job.end}, std::move(text)});
     }
 
     void publish(Job& job) {
@@ -413,19 +488,26 @@ class Engine {
         job.published = full;
     }
 
-    void end(Job& job, AnswerEnd why, std::string what = {}) {
-        job.end = why;
-        for (std::uint32_t n = 0; n < job.answers(); ++n)
-            deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, what});
+    /// Text that was held back.
+    static std::string rest(Job& job) {
+        if (!job.request) return {};
+        std::string text(job.stops.push(job.request->finish()));
+        return text += job.stops.finish();
     }
 
-    void deliver() {
-        while (!deltas_.empty()) {
-            Held held = std::move(deltas_.front());
-            deltas_.pop_front();
-            held.delta.text = held.text;
-            if (held.ask->listener) held.ask->listener(held.delta);
-        }
+    /// Without another token. `what`: what failed.
+    void end(Job& job, AnswerEnd why, std::string what = {}) {
+        job.end = why;
+        const std::string text = why == AnswerEnd::failed ? std::move(what) : rest(job);
+        for (std::uint32_t n = 0; n < job.answers(); ++n)
+            deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
+    }
+
+    void deliver_next() {
+        Held held = std::move(deltas_.front());
+        deltas_.pop_front();
+        held.delta.text = held.text;
+        if (held.ask->listener) held.ask->listener(held.delta);
     }
 
     Tokenizer tokenizer_;
@@ -437,8 +519,11 @@ class Engine {
     Jobs running_;
     std::vector<PassPart<B>> parts_;  // of the pass under way
     std::vector<Job*> part_jobs_;
+    std::optional<Logits> logits_;  // once it is done
+    std::size_t taken_ = 0;         // parts whose logits have become tokens
+    std::size_t row_ = 0;           // of the logits
     std::deque<Held> deltas_;
-    EngineCounts counts_;
+    EngineMetrics metrics_;
     std::uint64_t last_id_ = 0;
 };
 

@@ -1,0 +1,70 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// Guesses of what comes next, made of what was written before, and how far they are worth a try.
+
+#include <decant/core/config.hpp>
+#include <decant/core/token.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace decant::inline DECANT_ABI {
+
+/// What followed the last time that the last few tokens stood together (prompt lookup: Saxena, "Prompt Lookup
+/// Decoding", 2023): up to `most` tokens, none where they never did. Longer matches count more than recent ones.
+[[nodiscard]] inline std::span<const Token> look_up(std::span<const Token> tokens, std::size_t most) noexcept {
+    constexpr std::size_t longest = 3, shortest = 2, far_back = 4096;
+    for (std::size_t n = longest; n >= shortest; --n) {
+        if (tokens.size() <= n) continue;
+        const std::span<const Token> key = tokens.last(n);
+        const std::size_t oldest = tokens.size() > far_back ? tokens.size() - far_back : 0;
+        for (std::size_t end = tokens.size() - 1; end >= oldest + n; --end) {
+            if (!std::equal(key.begin(), key.end(), tokens.begin() + static_cast<std::ptrdiff_t>(end - n))) continue;
+            return tokens.subspan(end, (std::min)(most, tokens.size() - end));
+        }
+    }
+    return {};
+}
+
+/// How many tokens to guess: more after guesses that were right, fewer after wrong ones, and none for a while, each
+/// time twice as long, where most are wrong. So guesses that are always wrong cost less and less.
+class DraftLength {
+ public:
+    explicit DraftLength(std::size_t most = 0) noexcept : most_(most), length_((std::min)(most, std::size_t{4})) {}
+
+    /// For the next step.
+    [[nodiscard]] std::size_t next() noexcept {
+        if (pause_ == 0) return length_;
+        --pause_;
+        return 0;
+    }
+    /// So many of the tokens that were guessed have come.
+    void learn(std::size_t guessed, std::size_t right) noexcept {
+        if (guessed == 0) return;
+        if (right == guessed) {
+            length_ = (std::min)(2 * length_, most_);
+        } else {
+            length_ = (std::max)(right, std::size_t{1});
+        }
+        score_ += (static_cast<float>(right) / static_cast<float>(guessed) - score_) * 0.25f;
+        if (score_ > 0.3f) {
+            rest_ = 16;
+        } else if (right == 0) {
+            pause_ = rest_;
+            rest_ = (std::min)(2 * rest_, std::size_t{256});
+        }
+    }
+
+ private:
+    std::size_t most_;
+    std::size_t length_;
+    std::size_t pause_ = 0;
+    std::size_t rest_ = 16;
+    float score_ = 0.5f;
+};
+
+}  // namespace decant::inline DECANT_ABI

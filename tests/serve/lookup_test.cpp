@@ -1,0 +1,68 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#include <decant/serve/lookup.hpp>
+
+#include "support/catch.hpp"
+
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+using decant::DraftLength;
+using decant::Token;
+
+namespace {
+
+std::vector<int> found(std::initializer_list<int> ids, std::size_t most) {
+    std::vector<Token> tokens;
+    for (const int one : ids) tokens.push_back(Token{one});
+    std::vector<int> out;
+    for (const Token token : decant::look_up(tokens, most)) out.push_back(id(token));
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("look-up: what followed the same tokens before", "[serve][lookup]") {
+    CHECK(found({}, 4).empty());
+    CHECK(found({1}, 4).empty());
+    CHECK(found({1, 2}, 4).empty());
+    CHECK(found({1, 2, 3, 4, 5}, 4).empty());
+    CHECK(found({1, 2, 3, 4, 1, 2}, 4) == std::vector<int>{3, 4, 1, 2});
+    CHECK(found({1, 2, 3, 4, 1, 2}, 1) == std::vector<int>{3});
+    CHECK(found({1, 2, 3, 9, 1, 2, 4, 1, 2}, 1) == std::vector<int>{4});        // the last time
+    CHECK(found({7, 1, 2, 3, 9, 1, 2, 4, 7, 1, 2}, 1) == std::vector<int>{3});  // the longer match
+    CHECK(found({1, 1, 1, 1}, 3) == std::vector<int>{1});
+    CHECK(found({1, 2, 3, 4, 1, 2}, 0).empty());
+}
+
+TEST_CASE("look-up: guesses that are always wrong are hardly made", "[serve][lookup]") {
+    DraftLength draft(8);
+    std::size_t guessed = 0;
+    for (int step = 0; step < 2000; ++step) {
+        const std::size_t n = draft.next();
+        guessed += n;
+        draft.learn(n, 0);
+    }
+    CHECK(guessed > 0);
+    CHECK(guessed < 40);  // rows beside 2000: 2 %
+}
+
+TEST_CASE("look-up: guesses that are right become longer, and come back after bad times", "[serve][lookup]") {
+    DraftLength draft(8);
+    CHECK(draft.next() == 4);
+    draft.learn(4, 4);
+    CHECK(draft.next() == 8);
+    draft.learn(8, 3);
+    CHECK(draft.next() == 3);
+    for (int step = 0; step < 1000; ++step) draft.learn(draft.next(), 0);
+    std::size_t waited = 0, n = 0;
+    while ((n = draft.next()) == 0) ++waited;
+    CHECK(waited <= 256);
+    for (int step = 0; step < 10; ++step) {
+        draft.learn(n, n);
+        n = draft.next();
+    }
+    CHECK(n == 8);
+    CHECK(DraftLength().next() == 0);
+}
