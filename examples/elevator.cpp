@@ -128,7 +128,7 @@ Day ride_in_cars(const Setup& setup, const std::vector<Guest>& guests) {
 Day ride_in_seats(const Setup& setup, const std::vector<Guest>& guests) {
     auto engine = decant::Engine<decant::Simd>::create(setup.model, setup.tokenizer, decant::ThreadPool(setup.threads),
                                                        {.cache_tokens = (setup.seats + 4) * (setup.essay + 160),
-                                                        .answers = static_cast<std::uint32_t>(setup.seats)})
+                                                        .sequences = static_cast<std::uint32_t>(setup.seats)})
                       .value();
     examples::Progress progress("continuous batching");
     Day day;
@@ -152,7 +152,7 @@ Day ride_in_seats(const Setup& setup, const std::vector<Guest>& guests) {
                     if (ride.seat < taken.size()) taken[ride.seat] = true;
                 }
                 if (delta.token) ride.tokens.push_back(clock.seconds());
-                if (delta.end != decant::AnswerEnd::none && ride.seat < taken.size()) taken[ride.seat] = false;
+                if (delta.finish != decant::FinishReason::none && ride.seat < taken.size()) taken[ride.seat] = false;
             };
             engine.ask(std::move(ask)).value();
         }

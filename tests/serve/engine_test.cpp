@@ -19,12 +19,12 @@
 #include <utility>
 #include <vector>
 
-using decant::AnswerEnd;
 using decant::Ask;
 using decant::AskId;
 using decant::Delta;
 using decant::EngineOptions;
 using decant::ErrorCode;
+using decant::FinishReason;
 using decant::Sampler;
 using decant::Simd;
 using decant::Token;
@@ -65,7 +65,7 @@ struct Scene {
 struct Written {
     Tokens tokens;
     std::string text;
-    AnswerEnd end = AnswerEnd::none;
+    FinishReason end = FinishReason::none;
     int ends = 0;
 };
 
@@ -77,9 +77,9 @@ struct Listener {
         Written& written = answers[{delta.ask, delta.answer}];
         REQUIRE(written.ends == 0);
         if (delta.token) written.tokens.push_back(*delta.token);
-        if (delta.end != AnswerEnd::failed) written.text += delta.text;
-        written.end = delta.end;
-        if (delta.end != AnswerEnd::none) ++written.ends;
+        if (delta.finish != FinishReason::failed) written.text += delta.text;
+        written.end = delta.finish;
+        if (delta.finish != FinishReason::none) ++written.ends;
     }
 };
 
@@ -92,7 +92,7 @@ Written alone(const Scene& scene, const Ask& ask, std::uint32_t answer) {
     request.push(ask.prompt);
     Written written;
     std::string text;
-    while (written.end == AnswerEnd::none) {
+    while (written.end == FinishReason::none) {
         const decant::Step step = taken(request.step(context));
         written.tokens.push_back(step.token);
         text += step.text;
@@ -102,13 +102,13 @@ Written alone(const Scene& scene, const Ask& ask, std::uint32_t answer) {
         for (const std::string& stop : ask.stop) first = (std::min)(first, text.find(stop));
         if (first != std::string::npos) {
             text.resize(first);
-            written.end = AnswerEnd::stop;
+            written.end = FinishReason::stop;
         } else if ((step.ends && !ask.ignore_end) || asked) {
-            written.end = AnswerEnd::stop;
+            written.end = FinishReason::stop;
         } else if (written.tokens.size() >= ask.max_tokens) {
-            written.end = AnswerEnd::length;
+            written.end = FinishReason::length;
         }
-        if (written.end != AnswerEnd::none && first == std::string::npos) text += request.finish();
+        if (written.end != FinishReason::none && first == std::string::npos) text += request.finish();
     }
     written.text = text;
     return written;
@@ -128,7 +128,7 @@ Ask random_ask(Random& random, const Tokens& common) {
     ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
     ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
     ask.ignore_end = between(random, 0, 1) == 1;
-    ask.guesses = static_cast<std::uint32_t>(between(random, 0, 6));
+    ask.draft_tokens = static_cast<std::uint32_t>(between(random, 0, 6));
     if (between(random, 0, 3) == 0) ask.stop_tokens = decant_test::random_tokens(random, 3);
     if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
     return ask;
@@ -172,7 +172,7 @@ decant::EngineCounts run_randomly(const std::string& model, EngineOptions option
             const Written expected = alone(scene, ask, n);
             CAPTURE(model, static_cast<std::uint64_t>(id), n, static_cast<int>(found.end), found.text, expected.text);
             CHECK(found.ends == 1);
-            if (found.end == AnswerEnd::cancelled) {
+            if (found.end == FinishReason::cancelled) {
                 CHECK(cancelled[id]);
                 REQUIRE(found.tokens.size() <= expected.tokens.size());
                 CHECK(std::equal(found.tokens.begin(), found.tokens.end(), expected.tokens.begin()));
@@ -190,20 +190,20 @@ decant::EngineCounts run_randomly(const std::string& model, EngineOptions option
 }  // namespace
 
 TEST_CASE("engine: answers are those of requests alone, with room for all", "[serve][engine]") {
-    CHECK(run_randomly("llama3", {.cache_tokens = 4096}, 1, 60).prefix_tokens > 0);
-    CHECK(run_randomly("llama3", {.cache_tokens = 4096, .prefix_cache = false}, 2, 40).prefix_tokens == 0);
+    CHECK(run_randomly("llama3", {.cache_tokens = 4096}, 1, 60).cached_tokens > 0);
+    CHECK(run_randomly("llama3", {.cache_tokens = 4096, .prefix_cache = false}, 2, 40).cached_tokens == 0);
     run_randomly("gemma3_std", {.cache_tokens = 4096, .rows = 16, .prompt_rows = 5}, 3, 40);
 }
 
 TEST_CASE("engine: the same where answers push each other out", "[serve][engine]") {
     EngineOptions options{.cache_tokens = 160, .block_tokens = 4, .rows = 24, .prompt_rows = 7};
     CHECK(run_randomly("llama3", options, 4, 80).preemptions > 0);
-    options = {.cache_tokens = 112, .block_tokens = 8, .answers = 4, .prefix_cache = false};
+    options = {.cache_tokens = 112, .block_tokens = 8, .sequences = 4, .prefix_cache = false};
     CHECK(run_randomly("llama3", options, 5, 60).preemptions > 0);
 }
 
 TEST_CASE("engine: the same where layers keep a state", "[serve][engine]") {
-    const EngineOptions options{.cache_tokens = 160, .block_tokens = 8, .answers = 6, .rows = 32};
+    const EngineOptions options{.cache_tokens = 160, .block_tokens = 8, .sequences = 6, .rows = 32};
     CHECK(run_randomly("mamba2", options, 6, 40).preemptions > 0);
 }
 
@@ -237,23 +237,23 @@ TEST_CASE("engine: a beginning that was computed is not computed again", "[serve
 TEST_CASE("engine: domains do not share", "[serve][engine]") {
     const Scene scene("llama3");
     Engine engine = scene.engine({.cache_tokens = 512});
-    for (const char* domain : {"a", "b", "a"}) {
+    for (const char* cache_salt : {"a", "b", "a"}) {
         Ask ask;
         ask.prompt = decant_test::random_tokens(40, 1, 160);
         ask.max_tokens = 1;
-        ask.domain = domain;
+        ask.cache_salt = cache_salt;
         static_cast<void>(taken(engine.ask(ask)));
         while (taken(engine.step())) {
         }
     }
-    CHECK(engine.counts().prefix_tokens == 32);
+    CHECK(engine.counts().cached_tokens == 32);
 }
 
 TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]") {
     const Scene scene("llama3");
-    CHECK(Engine::create(scene.model, scene.tokenizer, decant::SerialExecutor{}, {.answers = 0}).error().code ==
+    CHECK(Engine::create(scene.model, scene.tokenizer, decant::SerialExecutor{}, {.sequences = 0}).error().code ==
           ErrorCode::invalid_argument);
-    Engine engine = scene.engine({.cache_tokens = 64, .answers = 2});
+    Engine engine = scene.engine({.cache_tokens = 64, .sequences = 2});
     const auto refused = [&](Ask ask) {
         return engine.ask(std::move(ask)).error().code == ErrorCode::invalid_argument;
     };
@@ -276,8 +276,8 @@ TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]")
     const AskId large = taken(engine.ask(ask));
     while (taken(engine.step())) {
     }
-    CHECK(listener.answers[{late, 0}].end == AnswerEnd::late);
-    CHECK(listener.answers[{large, 0}].end == AnswerEnd::full);
+    CHECK(listener.answers[{late, 0}].end == FinishReason::deadline);
+    CHECK(listener.answers[{large, 0}].end == FinishReason::full);
     CHECK(listener.answers[{large, 0}].tokens.size() == 63);
     CHECK(engine.counts().free_blocks + engine.counts().remembered_blocks == engine.counts().blocks);
 }
@@ -287,13 +287,13 @@ TEST_CASE("engine: up to the last token of the cache", "[serve][engine]") {
     const Scene scene("llama3");
     struct Case {
         std::size_t prompt, wanted, written;
-        AnswerEnd end;
+        FinishReason end;
     };
     for (const Case& one :
-         {Case{7, 1, 1, AnswerEnd::length}, Case{8, 1, 1, AnswerEnd::length}, Case{8, 2, 1, AnswerEnd::full},
-          Case{1, 8, 8, AnswerEnd::length}, Case{1, 9, 8, AnswerEnd::full}}) {
+         {Case{7, 1, 1, FinishReason::length}, Case{8, 1, 1, FinishReason::length}, Case{8, 2, 1, FinishReason::full},
+          Case{1, 8, 8, FinishReason::length}, Case{1, 9, 8, FinishReason::full}}) {
         for (const std::uint32_t rows : {1u, 2u, 3u, 7u, 100u}) {
-            Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .answers = 1, .rows = rows});
+            Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .sequences = 1, .rows = rows});
             Listener listener;
             Ask ask;
             ask.prompt = decant_test::random_tokens(one.prompt, 5, 160);
@@ -311,7 +311,7 @@ TEST_CASE("engine: up to the last token of the cache", "[serve][engine]") {
             CHECK(found.tokens == alone(scene, shorter, 0).tokens);
         }
     }
-    Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .answers = 1});
+    Engine engine = scene.engine({.cache_tokens = 8, .block_tokens = 4, .sequences = 1});
     CHECK(engine.ask({.prompt = Tokens(9, Token{1})}).error().code == ErrorCode::invalid_argument);
     CHECK(engine.counts().free_blocks == 2);
 }
@@ -347,30 +347,30 @@ TEST_CASE("engine: asks with one beginning that come together, are cancelled, or
         CHECK(engine.counts().prompt_tokens - before <= 16 + 1 + 15 + 16);
         for (std::size_t i = cancel ? 1 : 0; i < asked.size(); ++i)
             CHECK(listener.answers[{asked[i].first, 0}].tokens == alone(scene, asked[i].second, 0).tokens);
-        if (cancel) CHECK(listener.answers[{asked[0].first, 0}].end == AnswerEnd::cancelled);
+        if (cancel) CHECK(listener.answers[{asked[0].first, 0}].end == FinishReason::cancelled);
     }
 }
 
-TEST_CASE("engine: guesses change nothing but the number of steps", "[serve][engine]") {
+TEST_CASE("engine: drafts change nothing but the number of steps", "[serve][engine]") {
     const Scene scene("llama3");
     std::uint64_t steps[2];
-    for (const std::uint32_t guesses : {0u, 8u}) {
-        Engine engine = scene.engine({.cache_tokens = 2048, .guess_rows = 8});
+    for (const std::uint32_t drafts : {0u, 8u}) {
+        Engine engine = scene.engine({.cache_tokens = 2048, .draft_rows = 8});
         Listener listener;
         Ask ask;
         for (int i = 0; i < 40; ++i) ask.prompt.push_back(Token{i % 4 + 20});  // greedy answers soon repeat themselves
         ask.sampler = Sampler({.temperature = 0.0f});
         ask.max_tokens = 200;
         ask.ignore_end = true;
-        ask.guesses = guesses;
+        ask.draft_tokens = drafts;
         ask.listener = [&](const Delta& delta) { listener(delta); };
         const AskId id = taken(engine.ask(ask));
         while (taken(engine.step())) {
         }
         CHECK(listener.answers[{id, 0}].tokens == alone(scene, ask, 0).tokens);
-        steps[guesses > 0 ? 1 : 0] = engine.counts().steps;
-        CHECK((engine.counts().right_guesses > 0) == (guesses > 0));
-        CHECK(engine.counts().right_guesses <= engine.counts().guesses);
+        steps[drafts > 0 ? 1 : 0] = engine.counts().steps;
+        CHECK((engine.counts().accepted_tokens > 0) == (drafts > 0));
+        CHECK(engine.counts().accepted_tokens <= engine.counts().draft_tokens);
         CHECK(engine.counts().answer_tokens == 200);
     }
     CHECK(steps[0] == 200);

@@ -25,13 +25,13 @@ struct EngineOptions {
     std::size_t cache_tokens = 16384;  ///< of all answers and of what is remembered, rounded up to whole blocks
     std::uint32_t block_tokens = 16;   ///< tokens per block
     DType cache_dtype = DType::f16;    ///< F32 or F16
-    std::uint32_t answers = 16;        ///< that are written at once; others wait
+    std::uint32_t sequences = 16;      ///< answers that are written at once; others wait
     std::uint32_t rows = 256;          ///< tokens of one step, those of prompts included
     /// Of a step's tokens, those that may belong to prompts while others write: a long prompt comes in parts, and the
     /// others wait no longer than such a part takes.
     std::uint32_t prompt_rows = 128;
-    /// Tokens of one step that may be guesses (see `Ask::guesses`), of all answers together.
-    std::uint32_t guess_rows = 32;
+    /// Tokens of one step that may be drafted (see `Ask::draft_tokens`), of all answers together.
+    std::uint32_t draft_rows = 32;
     bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
     /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
     std::uint64_t steps_per_priority = 64;
@@ -41,12 +41,12 @@ struct EngineOptions {
 enum class AskId : std::uint64_t {};
 
 /// Why an answer ended.
-enum class AnswerEnd : std::uint8_t {
+enum class FinishReason : std::uint8_t {
     none,       ///< it goes on
     stop,       ///< the model ended its turn, or a stop string or token appeared
     length,     ///< `max_tokens`
     cancelled,  ///< by the host
-    late,       ///< its deadline passed
+    deadline,   ///< it passed
     full,       ///< the whole cache holds no more of it
     failed,     ///< see `Delta::text`: what was wrong
 };
@@ -57,7 +57,7 @@ struct Delta {
     std::uint32_t answer = 0;         ///< of several to one prompt
     std::optional<Token> token = {};  ///< none where an answer ends without one
     std::string_view text = {};       ///< whole characters that are certain now, often none; valid during the call
-    AnswerEnd end = AnswerEnd::none;
+    FinishReason finish = FinishReason::none;
 };
 
 /// One prompt, and how it is to be answered.
@@ -69,13 +69,13 @@ struct Ask {
     std::vector<Token> stop_tokens = {};  ///< besides those that end the model's turn
     bool ignore_end = false;              ///< go on after the model has ended its turn
     std::uint32_t answers = 1;            ///< the n-th has the sampler's seed plus n; the prompt is computed once
-    /// Speculative decoding: up to so many tokens are guessed from what was written before (prompt lookup) and computed
-    /// together, which costs little more than one. The answer is the same, bit for bit; fewer are guessed where guesses
+    /// Speculative decoding: up to so many tokens are drafted from what was written before (prompt lookup) and computed
+    /// together, which costs little more than one. The answer is the same, bit for bit; fewer are drafted where drafts
     /// are wrong. Not for models whose layers keep a state.
-    std::uint32_t guesses = 0;
+    std::uint32_t draft_tokens = 0;
     int priority = 0;  ///< higher goes first
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
-    std::string domain = {};  ///< prefixes are shared within it alone: an adapter, a user
+    std::string cache_salt = {};  ///< prefixes are shared within it alone: an adapter, a user
     /// Called from within `step`, after it; may ask and cancel.
     std::function<void(const Delta&)> listener = {};
 };
@@ -84,10 +84,10 @@ struct Ask {
 struct EngineCounts {
     std::uint64_t steps = 0;
     std::uint64_t prompt_tokens = 0;  ///< computed, those that were computed again included
-    std::uint64_t prefix_tokens = 0;  ///< found in the cache of prefixes instead
+    std::uint64_t cached_tokens = 0;  ///< found in the cache of prefixes instead
     std::uint64_t answer_tokens = 0;
-    std::uint64_t guesses = 0;  ///< tokens
-    std::uint64_t right_guesses = 0;
+    std::uint64_t draft_tokens = 0;  ///< tokens
+    std::uint64_t accepted_tokens = 0;
     std::uint64_t preemptions = 0;  ///< answers that gave their blocks to others, to be computed again
     std::uint64_t finished = 0;     ///< answers
     std::size_t waiting = 0;        ///< answers

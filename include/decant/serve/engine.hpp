@@ -17,7 +17,7 @@
 #include <decant/model/logits.hpp>
 #include <decant/model/model.hpp>
 #include <decant/serve/ask.hpp>
-#include <decant/serve/lookup.hpp>
+#include <decant/serve/draft.hpp>
 #include <decant/serve/metrics.hpp>
 #include <decant/serve/request.hpp>
 #include <decant/text/stop_strings.hpp>
@@ -53,11 +53,11 @@ class Engine {
     requires(std::constructible_from<AnyExecutor, E>)
         [[nodiscard]] static Result<Engine> create(Model<B> model, Tokenizer tokenizer, E&& executor,
                                                    EngineOptions options = {}) {
-        if (options.answers == 0 || options.rows == 0 || options.prompt_rows == 0) {
+        if (options.sequences == 0 || options.rows == 0 || options.prompt_rows == 0) {
             return Error{ErrorCode::invalid_argument, "an engine for no answers or no tokens", "Engine",
                          "set the EngineOptions to at least 1"};
         }
-        const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.answers};
+        const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.sequences};
         DECANT_TRY(auto pool, BlockPool<B>::create(model.backend(), cache.shape(model.spec().cache_layers()),
                                                    options.cache_tokens));
         return Engine(std::move(model), std::move(tokenizer), AnyExecutor(std::forward<E>(executor)), options,
@@ -73,7 +73,7 @@ class Engine {
         job->id = id;
         job->rank = rank(wanted.priority);
         job->stops = StopStrings(wanted.stop);
-        if (pool_->states().size() == 0) job->draft = DraftLength(wanted.guesses);
+        if (pool_->states().size() == 0) job->draft = DraftLength(wanted.draft_tokens);
         job->ask = std::make_shared<const Ask>(std::move(wanted));
         insert(waiting_, std::move(job));
         return id;
@@ -124,7 +124,7 @@ class Engine {
         bool in_pass = false;
         bool preempted = false;  // it goes back to those that wait
         bool cancelled = false;
-        AnswerEnd end = AnswerEnd::none;
+        FinishReason end = FinishReason::none;
         Clock::time_point asked = Clock::now();
         Clock::time_point last = {};  // token
 
@@ -144,9 +144,9 @@ class Engine {
         : tokenizer_(std::move(tokenizer)),
           options_(options),
           context_(std::move(model), executor,
-                   ContextOptions{.rows = (std::max)(options.rows, options.answers),
-                                  .sequences = options.answers,
-                                  .logits = options.answers + options.guess_rows}),
+                   ContextOptions{.rows = (std::max)(options.rows, options.sequences),
+                                  .sequences = options.sequences,
+                                  .logits = options.sequences + options.draft_rows}),
           pool_(std::move(pool)),
           prefixes_(pool_) {}
 
@@ -168,10 +168,10 @@ class Engine {
                 detail::text("a prompt of ", wanted.prompt.size(), " tokens, the whole cache holds ", capacity),
                 "raise EngineOptions::cache_tokens");
         }
-        if (wanted.answers == 0 || wanted.answers > options_.answers) {
+        if (wanted.answers == 0 || wanted.answers > options_.sequences) {
             return invalid(
-                detail::text(wanted.answers, " answers to one prompt, ", options_.answers, " are written at once"),
-                "raise EngineOptions::answers");
+                detail::text(wanted.answers, " answers to one prompt, ", options_.sequences, " are written at once"),
+                "raise EngineOptions::sequences");
         }
         return {};
     }
@@ -242,7 +242,7 @@ class Engine {
     void forget_parts() noexcept {
         for (; taken_ < part_jobs_.size(); ++taken_) {
             part_jobs_[taken_]->in_pass = false;
-            part_jobs_[taken_]->request->forget_guesses();
+            part_jobs_[taken_]->request->drop_draft();
         }
         parts_.clear();
         part_jobs_.clear();
@@ -256,10 +256,10 @@ class Engine {
     void schedule() {
         end_late();
         drop_ended();
-        std::size_t rows = options_.rows, guesses = options_.guess_rows;
+        std::size_t rows = options_.rows, drafted = options_.draft_rows;
         for (const auto& job : running_)
             if (rows > 0 && job->request->waiting().size() == 1 && make_room(*job, 1))
-                rows -= add_token(*job, (std::min)(guesses, rows - 1), guesses);
+                rows -= add_token(*job, (std::min)(drafted, rows - 1), drafted);
         if (!parts_.empty()) rows = (std::min)(rows, std::size_t{options_.prompt_rows});
         for (const auto& job : running_)
             if (rows > 0 && !job->in_pass) rows -= add_prompt(*job, rows);
@@ -271,19 +271,19 @@ class Engine {
         }
     }
 
-    /// The token that waits, and guesses of those after it: up to `most`, where there is room without taking it from
+    /// The token that waits, and a draft of those after it: up to `most`, where there is room without taking it from
     /// anybody. Returns how many tokens these are.
-    std::size_t add_token(Job& job, std::size_t most, std::size_t& guesses) {
+    std::size_t add_token(Job& job, std::size_t most, std::size_t& drafted) {
         const std::size_t left = job.ask->max_tokens - (std::min)(job.written, job.ask->max_tokens);
         const std::size_t length = (std::min)({most, job.draft.next(), left > 0 ? left - 1 : 0});
         const std::span<const Token> found =
-            job.split ? look_up(job.request->tokens(), length) : std::span<const Token>();
+            job.split ? prompt_lookup(job.request->tokens(), length) : std::span<const Token>();
         const bool room = pool_->free_blocks() > running_.size() + found.size() / options_.block_tokens;
         if (!found.empty() && room && job.request->reserve(1 + found.size())) {
             const std::vector<Token> copy(found.begin(), found.end());
-            job.request->guess(copy);
-            guesses -= copy.size();
-            metrics_.counts.guesses += copy.size();
+            job.request->draft(copy);
+            drafted -= copy.size();
+            metrics_.counts.draft_tokens += copy.size();
         }
         const std::size_t count = job.request->waiting().size();
         add_part(job, count);
@@ -311,7 +311,7 @@ class Engine {
     /// Room for so many more tokens: remembered prefixes go first, then the blocks of those behind. Whoever is first
     /// gets room or fails, so that something always goes on.
     bool make_room(Job& job, std::size_t count) {
-        if (job.preempted || job.end != AnswerEnd::none) return false;
+        if (job.preempted || job.end != FinishReason::none) return false;
         while (true) {
             const auto room = job.request->reserve(count);
             if (room) return true;
@@ -320,7 +320,7 @@ class Engine {
                 preempt(*victim);
                 continue;
             }
-            if (alone(job)) end(job, AnswerEnd::full);
+            if (alone(job)) end(job, FinishReason::full);
             return false;
         }
     }
@@ -345,14 +345,14 @@ class Engine {
         Job& job = *waiting_.front();
         std::size_t places = job.answers();
         for (const auto& other : running_) places += other->answers();
-        if (places > options_.answers) return nullptr;
+        if (places > options_.sequences) return nullptr;
         const std::span<const Token> tokens =
             job.request ? job.request->tokens() : std::span<const Token>(job.ask->prompt);
-        Sequence<B> known = options_.prefix_cache ? prefixes_.match(tokens, job.ask->domain) : Sequence<B>(pool_);
+        Sequence<B> known = options_.prefix_cache ? prefixes_.match(tokens, job.ask->cache_salt) : Sequence<B>(pool_);
         const std::size_t needed =
             (tokens.size() + options_.block_tokens - 1) / options_.block_tokens - known.table().size();
         if (needed > pool_->free_blocks() + prefixes_.unused_blocks() && !running_.empty()) return nullptr;
-        metrics_.counts.prefix_tokens += known.size();
+        metrics_.counts.cached_tokens += known.size();
         job.published = known.table().size();
         const std::span<const Token> rest = tokens.subspan(known.size());
         if (job.request) {
@@ -372,8 +372,8 @@ class Engine {
         const auto now = Clock::now();
         for (Jobs* const jobs : {&waiting_, &running_})
             for (const auto& job : *jobs)
-                if (job->end == AnswerEnd::none && job->ask->deadline && *job->ask->deadline <= now)
-                    end(*job, AnswerEnd::late);
+                if (job->end == FinishReason::none && job->ask->deadline && *job->ask->deadline <= now)
+                    end(*job, FinishReason::deadline);
     }
 
     /// Takes away what has ended, but for what a pass is working on, and lets wait what gave its blocks away.
@@ -385,8 +385,8 @@ class Engine {
                     ++at;
                     continue;
                 }
-                if (job.cancelled && job.end == AnswerEnd::none) end(job, AnswerEnd::cancelled);
-                if (job.end != AnswerEnd::none) {
+                if (job.cancelled && job.end == FinishReason::none) end(job, FinishReason::cancelled);
+                if (job.end != FinishReason::none) {
                     metrics_.counts.finished += job.answers();
                     at = jobs->erase(at);
                 } else if (job.preempted) {
@@ -410,7 +410,7 @@ class Engine {
         job.in_pass = false;
         if (job.written == 0 || (part.tokens.size() > 1 && part.want != Want::all))
             metrics_.counts.prompt_tokens += part.tokens.size();
-        if (part.want == Want::all) return take_guesses(job, part.tokens.size());
+        if (part.want == Want::all) return take_draft(job, part.tokens.size());
         const bool wanted = part.want != Want::none;
         const std::span<const float> scores = wanted ? logits_->row(row_++) : std::span<const float>();
         if (job.cancelled) return;
@@ -419,17 +419,17 @@ class Engine {
         if (!job.split) split(job, scores);
         write(job, scores);
     }
-    void take_guesses(Job& job, std::size_t rows) {
+    void take_draft(Job& job, std::size_t rows) {
         const std::size_t first = std::exchange(row_, row_ + rows);
-        const auto right = job.request->take_all([&](std::size_t i) { return logits_->row(first + i); },
-                                                 [&](const Step& step) {
-                                                     if (job.cancelled) return false;
-                                                     write(job, step);
-                                                     return job.end == AnswerEnd::none;
-                                                 });
-        if (!right) return end(job, AnswerEnd::failed, right.error().message());
+        const auto right = job.request->verify([&](std::size_t i) { return logits_->row(first + i); },
+                                               [&](const Step& step) {
+                                                   if (job.cancelled) return false;
+                                                   write(job, step);
+                                                   return job.end == FinishReason::none;
+                                               });
+        if (!right) return end(job, FinishReason::failed, right.error().message());
         job.draft.learn(rows - 1, *right);
-        metrics_.counts.right_guesses += *right;
+        metrics_.counts.accepted_tokens += *right;
         publish(job);
     }
 
@@ -456,7 +456,7 @@ class Engine {
 
     void write(Job& job, std::span<const float> scores) {
         const auto step = job.request->take(scores);
-        if (!step) return end(job, AnswerEnd::failed, step.error().message());
+        if (!step) return end(job, FinishReason::failed, step.error().message());
         write(job, *step);
     }
     void write(Job& job, const Step& step) {
@@ -473,18 +473,18 @@ class Engine {
         const bool stops = (step.ends && !ask.ignore_end) || std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(),
                                                                        step.token) != ask.stop_tokens.end();
         if (job.stops.found() || stops) {
-            job.end = AnswerEnd::stop;
+            job.end = FinishReason::stop;
         } else if (job.written >= ask.max_tokens) {
-            job.end = AnswerEnd::length;
+            job.end = FinishReason::length;
         }
-        if (job.end != AnswerEnd::none) text += rest(job);
+        if (job.end != FinishReason::none) text += rest(job);
         deltas_.push_back({job.ask, {job.id, job.answer, step.token, {}, job.end}, std::move(text)});
     }
 
     void publish(Job& job) {
         const std::size_t full = job.request->computed() / options_.block_tokens;
         if (!options_.prefix_cache || full <= job.published) return;
-        prefixes_.publish(job.request->sequence(), job.ask->domain);
+        prefixes_.publish(job.request->sequence(), job.ask->cache_salt);
         job.published = full;
     }
 
@@ -496,9 +496,9 @@ class Engine {
     }
 
     /// Without another token. `what`: what failed.
-    void end(Job& job, AnswerEnd why, std::string what = {}) {
+    void end(Job& job, FinishReason why, std::string what = {}) {
         job.end = why;
-        const std::string text = why == AnswerEnd::failed ? std::move(what) : rest(job);
+        const std::string text = why == FinishReason::failed ? std::move(what) : rest(job);
         for (std::uint32_t n = 0; n < job.answers(); ++n)
             deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
     }

@@ -87,11 +87,11 @@ struct EngineMetrics {
         if (counts.preemptions * 4 > counts.finished + counts.running) {
             return detail::text("The cache is too small: ", counts.preemptions,
                                 " times an answer gave its blocks away and was computed "
-                                "again. Raise EngineOptions::cache_tokens, or lower EngineOptions::answers.");
+                                "again. Raise EngineOptions::cache_tokens, or lower EngineOptions::sequences.");
         }
         if (waited > 0.5 * first && counts.waiting > 0) {
             return "Slow first tokens: half of the asks wait " + ms(waited) + " of " + ms(first) +
-                   " for a place. Raise EngineOptions::answers (more answers share a pass) or use a smaller model.";
+                   " for a place. Raise EngineOptions::sequences (more answers share a pass) or use a smaller model.";
         }
         if (first > 10.0 * between && first > 0.2) {
             return "Slow first tokens: prompts take " + ms(first - waited) +
@@ -114,10 +114,10 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     const EngineCounts& c = m.counts;
     counter("steps", text(c.steps));
     counter("prompt_tokens", text(c.prompt_tokens));
-    counter("prefix_tokens", text(c.prefix_tokens));
+    counter("cached_tokens", text(c.cached_tokens));
     counter("answer_tokens", text(c.answer_tokens));
-    counter("guesses", text(c.guesses));
-    counter("right_guesses", text(c.right_guesses));
+    counter("draft_tokens", text(c.draft_tokens));
+    counter("accepted_tokens", text(c.accepted_tokens));
     counter("preemptions", text(c.preemptions));
     counter("finished", text(c.finished));
     counter("pass_seconds", text(m.pass_seconds));

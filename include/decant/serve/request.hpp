@@ -109,23 +109,23 @@ class Request {
         return add(*token);
     }
 
-    /// Adds guesses of the next tokens to those that wait, which a pass then computes with them; `take_all` says which
-    /// were right, or `forget_guesses` takes them back. Nothing else may be called in between. Not where layers keep a
+    /// Adds a draft of the next tokens to those that wait, which a pass then computes with them; `verify` says which
+    /// were right, or `drop_draft` takes them back. Nothing else may be called in between. Not where layers keep a
     /// state, which cannot be taken back.
-    void guess(std::span<const Token> tokens) {
+    void draft(std::span<const Token> tokens) {
         tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-        guessed_ = tokens.size();
+        drafted_ = tokens.size();
     }
-    /// Takes guesses back that were not computed.
-    void forget_guesses() noexcept { tokens_.resize(tokens_.size() - std::exchange(guessed_, 0)); }
-    /// As `take` after a pass with guesses, whose part wanted the logits of all tokens: `row(i)` are those after guess
-    /// i, `row(0)` those before the first. Every token is picked as without guesses, so that the same ones come (the
-    /// sampler's random number belongs to the position); it stops after the first that was not guessed. Calls
-    /// `use(step)` for each, which returns whether to go on. Returns how many guesses were right.
+    /// Takes a draft back that was not computed.
+    void drop_draft() noexcept { tokens_.resize(tokens_.size() - std::exchange(drafted_, 0)); }
+    /// As `take` after a pass with a draft, whose part wanted the logits of all tokens: `row(i)` are those after i
+    /// tokens of the draft. Every token is picked as without a draft, so that the same ones come (the sampler's random
+    /// number belongs to the position); it ends after the first that is not the draft's. Calls `use(step)` for each,
+    /// which returns whether to go on. Returns how many of the draft were accepted.
     template <class Row, class Use>
-    [[nodiscard]] Result<std::size_t> take_all(Row row, Use use) {
-        const std::size_t count = std::exchange(guessed_, 0), first = tokens_.size() - count;
-        const std::vector<Token> guesses(tokens_.begin() + static_cast<std::ptrdiff_t>(first), tokens_.end());
+    [[nodiscard]] Result<std::size_t> verify(Row row, Use use) {
+        const std::size_t count = std::exchange(drafted_, 0), first = tokens_.size() - count;
+        const std::vector<Token> draft(tokens_.begin() + static_cast<std::ptrdiff_t>(first), tokens_.end());
         tokens_.resize(first);
         std::size_t right = 0;
         for (bool more = true; more;) {
@@ -134,7 +134,7 @@ class Request {
                 sequence_.truncate(tokens_.size() - 1);
                 return std::move(token).error();
             }
-            more = use(add(*token)) && right < count && *token == guesses[right];
+            more = use(add(*token)) && right < count && *token == draft[right];
             if (more) ++right;
         }
         sequence_.truncate(tokens_.size() - 1);
@@ -322,7 +322,7 @@ class Request {
     Sampler sampler_;
     TextStream text_;
     std::vector<Token> tokens_;  // those of the sequence, and those that wait
-    std::size_t guessed_ = 0;    // of these, at the end
+    std::size_t drafted_ = 0;    // of these, at the end
     std::vector<LogitAdjustment> adjustments_;
 };
 

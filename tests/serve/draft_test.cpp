@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-#include <decant/serve/lookup.hpp>
+#include <decant/serve/draft.hpp>
 
 #include "support/catch.hpp"
 
@@ -17,13 +17,13 @@ std::vector<int> found(std::initializer_list<int> ids, std::size_t most) {
     std::vector<Token> tokens;
     for (const int one : ids) tokens.push_back(Token{one});
     std::vector<int> out;
-    for (const Token token : decant::look_up(tokens, most)) out.push_back(id(token));
+    for (const Token token : decant::prompt_lookup(tokens, most)) out.push_back(id(token));
     return out;
 }
 
 }  // namespace
 
-TEST_CASE("look-up: what followed the same tokens before", "[serve][lookup]") {
+TEST_CASE("draft: what followed the same tokens before", "[serve][draft]") {
     CHECK(found({}, 4).empty());
     CHECK(found({1}, 4).empty());
     CHECK(found({1, 2}, 4).empty());
@@ -36,19 +36,19 @@ TEST_CASE("look-up: what followed the same tokens before", "[serve][lookup]") {
     CHECK(found({1, 2, 3, 4, 1, 2}, 0).empty());
 }
 
-TEST_CASE("look-up: guesses that are always wrong are hardly made", "[serve][lookup]") {
+TEST_CASE("draft: drafts that are always wrong are hardly made", "[serve][draft]") {
     DraftLength draft(8);
-    std::size_t guessed = 0;
+    std::size_t drafted = 0;
     for (int step = 0; step < 2000; ++step) {
         const std::size_t n = draft.next();
-        guessed += n;
+        drafted += n;
         draft.learn(n, 0);
     }
-    CHECK(guessed > 0);
-    CHECK(guessed < 40);  // rows beside 2000: 2 %
+    CHECK(drafted > 0);
+    CHECK(drafted < 40);  // rows beside 2000: 2 %
 }
 
-TEST_CASE("look-up: guesses that are right become longer, and come back after bad times", "[serve][lookup]") {
+TEST_CASE("draft: drafts that are right become longer, and come back after bad times", "[serve][draft]") {
     DraftLength draft(8);
     CHECK(draft.next() == 4);
     draft.learn(4, 4);

@@ -2,7 +2,7 @@
 #pragma once
 
 /// \file
-/// Guesses of what comes next, made of what was written before, and how far they are worth a try.
+/// Drafts of what comes next, made of what was written before, and how far they are worth a try.
 
 #include <decant/core/config.hpp>
 #include <decant/core/token.hpp>
@@ -16,7 +16,7 @@ namespace decant::inline DECANT_ABI {
 
 /// What followed the last time that the last few tokens stood together (prompt lookup: Saxena, "Prompt Lookup
 /// Decoding", 2023): up to `most` tokens, none where they never did. Longer matches count more than recent ones.
-[[nodiscard]] inline std::span<const Token> look_up(std::span<const Token> tokens, std::size_t most) noexcept {
+[[nodiscard]] inline std::span<const Token> prompt_lookup(std::span<const Token> tokens, std::size_t most) noexcept {
     constexpr std::size_t longest = 3, shortest = 2, far_back = 4096;
     for (std::size_t n = longest; n >= shortest; --n) {
         if (tokens.size() <= n) continue;
@@ -30,8 +30,8 @@ namespace decant::inline DECANT_ABI {
     return {};
 }
 
-/// How many tokens to guess: more after guesses that were right, fewer after wrong ones, and none for a while, each
-/// time twice as long, where most are wrong. So guesses that are always wrong cost less and less.
+/// How many tokens to draft: more after drafts that were right, fewer after wrong ones, and none for a while, each time
+/// twice as long, where most are wrong. So drafts that are always wrong cost less and less.
 class DraftLength {
  public:
     explicit DraftLength(std::size_t most = 0) noexcept : most_(most), length_((std::min)(most, std::size_t{4})) {}
@@ -42,18 +42,18 @@ class DraftLength {
         --pause_;
         return 0;
     }
-    /// So many of the tokens that were guessed have come.
-    void learn(std::size_t guessed, std::size_t right) noexcept {
-        if (guessed == 0) return;
-        if (right == guessed) {
+    /// So many of the tokens that were drafted were accepted.
+    void learn(std::size_t drafted, std::size_t accepted) noexcept {
+        if (drafted == 0) return;
+        if (accepted == drafted) {
             length_ = (std::min)(2 * length_, most_);
         } else {
-            length_ = (std::max)(right, std::size_t{1});
+            length_ = (std::max)(accepted, std::size_t{1});
         }
-        score_ += (static_cast<float>(right) / static_cast<float>(guessed) - score_) * 0.25f;
+        score_ += (static_cast<float>(accepted) / static_cast<float>(drafted) - score_) * 0.25f;
         if (score_ > 0.3f) {
             rest_ = 16;
-        } else if (right == 0) {
+        } else if (accepted == 0) {
             pause_ = rest_;
             rest_ = (std::min)(2 * rest_, std::size_t{256});
         }
