@@ -62,7 +62,7 @@ struct Work {
             ask.listener = [&written](const decant::Delta& delta) {
                 if (delta.token) written.push_back(*delta.token);
             };
-            engine.ask(std::move(ask)).value();
+            static_cast<void>(engine.ask(std::move(ask)).value());
         }
         return engine;
     }

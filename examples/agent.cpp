@@ -84,7 +84,7 @@ Run play(const decant::Model<decant::Simd>& model, const decant::Tokenizer& toke
             context.push_back(*delta.token);
             run.written.push_back(*delta.token);
         };
-        engine.ask(std::move(ask)).value();
+        static_cast<void>(engine.ask(std::move(ask)).value());
         while (engine.step().value()) {
         }
         made.computed = engine.counts().prompt_tokens - computed;

@@ -154,7 +154,7 @@ Day ride_in_seats(const Setup& setup, const std::vector<Guest>& guests) {
                 if (delta.token) ride.tokens.push_back(clock.seconds());
                 if (delta.finish != decant::FinishReason::none && ride.seat < taken.size()) taken[ride.seat] = false;
             };
-            engine.ask(std::move(ask)).value();
+            static_cast<void>(engine.ask(std::move(ask)).value());
         }
         more = engine.step().value();
         progress.show(done(day, guests), guests.size());

@@ -358,8 +358,12 @@ TEST_CASE("engine: drafts change nothing but the number of steps", "[serve][engi
         Engine engine = scene.engine({.cache_tokens = 2048, .draft_rows = 8});
         Listener listener;
         Ask ask;
-        for (int i = 0; i < 40; ++i) ask.prompt.push_back(Token{i % 4 + 20});  // greedy answers soon repeat themselves
-        ask.sampler = Sampler({.temperature = 0.0f});
+        ask.prompt = decant_test::random_tokens(40, 2, 160);
+        // An answer of two tokens in turn, more or less.
+        ask.sampler =
+            taken(Sampler::chain({decant::LogitBias{{{Token{20}, 30.0f}, {Token{21}, 30.0f}}},
+                                  decant::Penalties{.presence = 1.0f, .last_n = 1}, decant::Temperature{0.3f}},
+                                 5));
         ask.max_tokens = 200;
         ask.ignore_end = true;
         ask.draft_tokens = drafts;
