@@ -421,12 +421,12 @@ class Engine {
     }
     void take_draft(Job& job, std::size_t rows) {
         const std::size_t first = std::exchange(row_, row_ + rows);
-        const auto right = job.request->verify([&](std::size_t i) { return logits_->row(first + i); },
-                                               [&](const Step& step) {
-                                                   if (job.cancelled) return false;
-                                                   write(job, step);
-                                                   return job.end == FinishReason::none;
-                                               });
+        const auto right = job.request->take_draft([&](std::size_t i) { return logits_->row(first + i); },
+                                                   [&](const Step& step) {
+                                                       if (job.cancelled) return false;
+                                                       write(job, step);
+                                                       return job.end == FinishReason::none;
+                                                   });
         if (!right) return end(job, FinishReason::failed, right.error().message());
         job.draft.learn(rows - 1, *right);
         metrics_.counts.accepted_tokens += *right;

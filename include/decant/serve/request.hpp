@@ -109,9 +109,9 @@ class Request {
         return add(*token);
     }
 
-    /// Adds a draft of the next tokens to those that wait, which a pass then computes with them; `verify` says which
-    /// were right, or `drop_draft` takes them back. Nothing else may be called in between. Not where layers keep a
-    /// state, which cannot be taken back.
+    /// Adds a draft of the next tokens to those that wait, which a pass then computes with them; `take_draft` says
+    /// which were right, or `drop_draft` takes them back. Nothing else may be called in between. Not where layers keep
+    /// a state, which cannot be taken back.
     void draft(std::span<const Token> tokens) {
         tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
         drafted_ = tokens.size();
@@ -123,7 +123,7 @@ class Request {
     /// number belongs to the position); it ends after the first that is not the draft's. Calls `use(step)` for each,
     /// which returns whether to go on. Returns how many of the draft were accepted.
     template <class Row, class Use>
-    [[nodiscard]] Result<std::size_t> verify(Row row, Use use) {
+    [[nodiscard]] Result<std::size_t> take_draft(Row row, Use use) {
         const std::size_t count = std::exchange(drafted_, 0), first = tokens_.size() - count;
         const std::vector<Token> draft(tokens_.begin() + static_cast<std::ptrdiff_t>(first), tokens_.end());
         tokens_.resize(first);
