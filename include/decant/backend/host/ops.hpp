@@ -303,8 +303,11 @@ struct Attend {
     std::uint32_t piece = 0;        ///< positions of a piece, counted from zero; 0: the backend computes rows whole
     std::size_t room = 0;           ///< partial results (of one row, head and piece) that it has room for
 
-    /// Rows that share the work of reading keys: more where few heads do.
-    [[nodiscard]] std::uint32_t rows_each() const { return std::clamp(512 / (spec.heads / spec.kv_heads), 8u, 128u); }
+    /// Rows that share the work of reading keys: more where few heads do; one where each is of another sequence.
+    [[nodiscard]] std::uint32_t rows_each(const Frame& f) const {
+        if (f.rows(q.rows) == f.sequences()) return 1;
+        return std::clamp(512 / (spec.heads / spec.kv_heads), 8u, 128u);
+    }
     /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
     [[nodiscard]] std::uint32_t pieces(const Frame& f) const {
         const std::uint32_t rows = f.rows(q.rows);
@@ -317,15 +320,15 @@ struct Attend {
     }
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
         const std::uint32_t count = pieces(f), rows = f.rows(q.rows);
-        return (count > 1 ? rows * count : (rows + rows_each() - 1) / rows_each()) * spec.kv_heads;
+        return (count > 1 ? rows * count : (rows + rows_each(f) - 1) / rows_each(f)) * spec.kv_heads;
     }
 
     /// Calls `visit(first row, end, key head)` for every run of a tile's rows that are of one sequence, whose positions
     /// follow one another.
     template <class Visit>
     void runs(const Frame& f, std::uint32_t tile, Visit visit) const {
-        const std::uint32_t begin = tile / spec.kv_heads * rows_each();
-        const std::uint32_t end = (std::min)(begin + rows_each(), f.rows(q.rows));
+        const std::uint32_t begin = tile / spec.kv_heads * rows_each(f);
+        const std::uint32_t end = (std::min)(begin + rows_each(f), f.rows(q.rows));
         for (std::uint32_t first = begin, last; first < end; first = last) {
             for (last = first + 1; last < end && follows(f, last);) ++last;
             visit(first, last, tile % spec.kv_heads);
