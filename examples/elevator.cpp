@@ -236,7 +236,8 @@ void write_page(const std::string& file, const std::vector<Guest>& guests, const
         << "<header><h1>The elevator</h1><p class=\"on\">" << guests.size()
         << " guests want a haiku (short bars) or an essay (long bars). In cars, everybody waits for the last to step "
            "out; by "
-           "seats, whoever waits gets the next free one.</p></header>\n<table><tr><th></th><th>tokens/s</th><th>first "
+           "seats, whoever waits gets the next free one, and the beginning that all prompts share is computed "
+           "once.</p></header>\n<table><tr><th></th><th>tokens/s</th><th>first "
            "token, median s</th><th>99 %</th><th>next token, median ms</th><th>99 %</th></tr>\n"
         << row("cars (static batching)", a) << row("seats (continuous batching)", b)
         << "</table>\n<div class=\"seats\">" << seats_chart("In cars", cars, guests, count, seconds)
