@@ -496,9 +496,9 @@ class Engine {
     }
 
     /// Without another token. `what`: what failed.
-    void end(Job& job, FinishReason why, std::string what = {}) {
+    void end(Job& job, FinishReason why, const std::string& what = {}) {
         job.end = why;
-        const std::string text = why == FinishReason::failed ? std::move(what) : rest(job);
+        const std::string text = why == FinishReason::failed ? what : rest(job);
         for (std::uint32_t n = 0; n < job.answers(); ++n)
             deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
     }

@@ -12,6 +12,7 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -80,9 +81,7 @@ struct EngineMetrics {
     [[nodiscard]] std::string diagnose() const {
         const double waited = queue.quantile(0.5), first = first_token.quantile(0.5),
                      between = between_tokens.quantile(0.5);
-        const auto ms = [](double seconds) {
-            return detail::text(static_cast<std::uint64_t>(seconds * 1e3 + 0.5), " ms");
-        };
+        const auto ms = [](double seconds) { return detail::text(std::llround(seconds * 1e3), " ms"); };
         if (counts.answer_tokens == 0) return "Nothing has been answered yet.";
         if (counts.preemptions * 4 > counts.finished + counts.running) {
             return detail::text("The cache is too small: ", counts.preemptions,
