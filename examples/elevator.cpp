@@ -94,12 +94,11 @@ Day ride_in_cars(const Setup& setup, const std::vector<Guest>& guests) {
         std::vector<Seat> car;
         while (next < guests.size() && car.size() < setup.seats && guests[next].arrives <= clock.seconds())
             car.push_back({next++, cache.sequence().value()});
-        const decant::Sampler sampler{{.temperature = 0.0f}};
-        decant::Sampler own = sampler;
+        decant::Sampler sampler{{.temperature = 0.0f}};
         for (std::size_t s = 0; s < car.size(); ++s) {
             Seat& seat = car[s];
             const auto logits = context.prefill(seat.sequence, guests[seat.guest].prompt).value();
-            seat.token = own.pick(logits, std::as_const(seat.sequence).tokens()).value();
+            seat.token = sampler.pick(logits, std::as_const(seat.sequence).tokens()).value();
             day.rides[seat.guest].seat = s;
             day.rides[seat.guest].tokens.push_back(clock.seconds());
         }
@@ -115,7 +114,7 @@ Day ride_in_cars(const Setup& setup, const std::vector<Guest>& guests) {
             if (riding.empty()) break;
             const auto logits = context.pass(parts).value();
             for (std::size_t i = 0; i < riding.size(); ++i) {
-                riding[i]->token = own.pick(logits.row(i), std::as_const(riding[i]->sequence).tokens()).value();
+                riding[i]->token = sampler.pick(logits.row(i), std::as_const(riding[i]->sequence).tokens()).value();
                 day.rides[riding[i]->guest].tokens.push_back(clock.seconds());
             }
         }

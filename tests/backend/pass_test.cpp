@@ -125,133 +125,117 @@ void with_executors(F f) {
     for (const std::size_t threads : {2u, 3u, 4u}) f(AnyExecutor(decant::ThreadPool(threads, threads)));
 }
 
+/// A recorded pass of seven rows, and what it has done.
+struct Recorded {
+    const decant::CacheShape none;
+    const Batch batch = seven_rows();
+    Journal journal;
+    Pass pass;
+
+    explicit Recorded(std::size_t participants) : pass({&journal}, participants) {
+        REQUIRE(pass.reserve(batch.shape, 1));
+        record(pass);
+    }
+    void upload() { pass.upload(batch.inputs(), nullptr, none); }
+};
+
 }  // namespace
 
 TEST_CASE("pass: every tile of every step runs once, steps in order") {
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
     for (const std::size_t participants : {1u, 3u, 8u}) {
-        Journal journal;
-        Pass pass({&journal}, participants);
-        REQUIRE(pass.reserve(batch.shape, 1));
-        record(pass);
-        record(pass);  // recorded once
+        Recorded scene(participants);
+        record(scene.pass);  // recorded once
         with_executors([&](const AnyExecutor& executor) {
             for (int round = 0; round < 50; ++round) {
-                pass.upload(batch.inputs(), nullptr, none);
-                CHECK(pass.run(executor) == RunState::finished);
-                check_journal(journal);
+                scene.upload();
+                CHECK(scene.pass.run(executor) == RunState::finished);
+                check_journal(scene.journal);
             }
-            CHECK(pass.run(executor) == RunState::finished);  // nothing is left to do
-            CHECK(journal.tiles.empty());
+            CHECK(scene.pass.run(executor) == RunState::finished);  // nothing is left to do
+            CHECK(scene.journal.tiles.empty());
         });
     }
 }
 
 TEST_CASE("pass: a limit of tiles is kept exactly") {
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
-    Journal journal;
-    Pass pass({&journal}, 4);
-    REQUIRE(pass.reserve(batch.shape, 1));
-    record(pass);
+    Recorded scene(4);
     with_executors([&](const AnyExecutor& executor) {
         for (const std::size_t limit : {1u, 2u, 5u, 7u, 8u, 11u, 13u, 17u, 48u, 49u, 50u}) {
-            pass.upload(batch.inputs(), nullptr, none);
-            CHECK(pass.run(executor, {nullptr, 0}) == RunState::stopped);
-            CHECK(journal.tiles.empty());
+            scene.upload();
+            CHECK(scene.pass.run(executor, {nullptr, 0}) == RunState::stopped);
+            CHECK(scene.journal.tiles.empty());
             std::size_t done = 0;
             while (done < all_tiles) {
-                const RunState state = pass.run(executor, {nullptr, limit});
+                const RunState state = scene.pass.run(executor, {nullptr, limit});
                 done = (std::min)(done + limit, all_tiles);
-                REQUIRE(journal.tiles.size() == entries(done));
+                REQUIRE(scene.journal.tiles.size() == entries(done));
                 CHECK((state == RunState::finished) == (done == all_tiles));
             }
-            check_journal(journal);
+            check_journal(scene.journal);
         }
     });
 }
 
 TEST_CASE("pass: stops between two tiles and goes on where it stood") {
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
     for (const std::size_t stop_every : {1u, 2u, 3u, 10u}) {
         with_executors([&](const AnyExecutor& executor) {
             StopFlag stop;
-            Journal journal;
-            journal.stop = &stop;
-            journal.stop_every = stop_every;
-            Pass pass({&journal}, 3);
-            REQUIRE(pass.reserve(batch.shape, 1));
-            record(pass);
-            pass.upload(batch.inputs(), nullptr, none);
+            Recorded scene(3);
+            scene.journal.stop = &stop;
+            scene.journal.stop_every = stop_every;
+            scene.upload();
             std::size_t runs = 0;
             for (RunState state = RunState::stopped; state == RunState::stopped; ++runs) {
-                const std::size_t before = journal.tiles.size();
+                const std::size_t before = scene.journal.tiles.size();
                 REQUIRE(runs <= all_entries);
-                state = pass.run(executor, {&stop, (std::numeric_limits<std::uint64_t>::max)()});
+                state = scene.pass.run(executor, {&stop, (std::numeric_limits<std::uint64_t>::max)()});
                 // Each participant may finish the tiles that it had claimed.
-                CHECK(journal.tiles.size() - before < stop_every + 3 * most_at_once);
+                CHECK(scene.journal.tiles.size() - before < stop_every + 3 * most_at_once);
                 stop.clear();
             }
             CHECK(runs > 1);
-            check_journal(journal);
+            check_journal(scene.journal);
         });
     }
 }
 
 TEST_CASE("pass: a stop that was requested before does nothing at all") {
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
     StopFlag stop;
     stop.request();
     CHECK(stop.requested());
-    Journal journal;
-    Pass pass({&journal}, 2);
-    REQUIRE(pass.reserve(batch.shape, 1));
-    record(pass);
-    pass.upload(batch.inputs(), nullptr, none);
+    Recorded scene(2);
+    scene.upload();
     with_executors([&](const AnyExecutor& executor) {
-        CHECK(pass.run(executor, {&stop}) == RunState::stopped);
-        CHECK(journal.tiles.empty());
+        CHECK(scene.pass.run(executor, {&stop}) == RunState::stopped);
+        CHECK(scene.journal.tiles.empty());
     });
     stop.clear();
-    CHECK(pass.run(AnyExecutor{}, {&stop}) == RunState::finished);
-    check_journal(journal);
+    CHECK(scene.pass.run(AnyExecutor{}, {&stop}) == RunState::finished);
+    check_journal(scene.journal);
 }
 
 TEST_CASE("pass: a time that has passed stops it as a request does") {
     using Clock = decant::RunLimits::Clock;
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
-    Journal journal;
-    Pass pass({&journal}, 2);
-    REQUIRE(pass.reserve(batch.shape, 1));
-    record(pass);
+    Recorded scene(2);
     with_executors([&](const AnyExecutor& executor) {
-        journal.tiles.clear();
-        pass.upload(batch.inputs(), nullptr, none);
-        CHECK(pass.run(executor, {.until = Clock::now() - std::chrono::seconds(1)}) == RunState::stopped);
-        CHECK(journal.tiles.empty());
-        CHECK(pass.run(executor, {.until = Clock::now() + std::chrono::hours(1)}) == RunState::finished);
-        check_journal(journal);
+        scene.journal.tiles.clear();
+        scene.upload();
+        CHECK(scene.pass.run(executor, {.until = Clock::now() - std::chrono::seconds(1)}) == RunState::stopped);
+        CHECK(scene.journal.tiles.empty());
+        CHECK(scene.pass.run(executor, {.until = Clock::now() + std::chrono::hours(1)}) == RunState::finished);
+        check_journal(scene.journal);
     });
 }
 
 TEST_CASE("pass: an upload starts over after a stop") {
-    const decant::CacheShape none;
-    const Batch batch = seven_rows();
-    Journal journal;
-    Pass pass({&journal}, 2);
-    REQUIRE(pass.reserve(batch.shape, 1));
-    record(pass);
+    Recorded scene(2);
     for (const std::uint64_t limit : {3u, 7u, 12u, 20u}) {
-        pass.upload(batch.inputs(), nullptr, none);
-        CHECK(pass.run(AnyExecutor{}, {nullptr, limit}) == RunState::stopped);
-        journal.tiles.clear();
-        pass.upload(batch.inputs(), nullptr, none);
-        CHECK(pass.run(AnyExecutor{}) == RunState::finished);
-        check_journal(journal);
+        scene.upload();
+        CHECK(scene.pass.run(AnyExecutor{}, {nullptr, limit}) == RunState::stopped);
+        scene.journal.tiles.clear();
+        scene.upload();
+        CHECK(scene.pass.run(AnyExecutor{}) == RunState::finished);
+        check_journal(scene.journal);
     }
 }
 

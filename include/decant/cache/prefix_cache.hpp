@@ -37,8 +37,8 @@ struct PrefixHash {
 
 /// A tree of full blocks: a path from a root is a text, cut into blocks. It keeps its blocks in the pool until `evict`;
 /// a block that a sequence uses stays. Belongs to one pool, so to one model and one cache type; what else makes the
-/// same tokens mean other keys and values (an adapter, another user's secret) goes into `domain`, and a root is per
-/// domain. Models whose layers keep a state have nothing that a block could hold: nothing is published. One thread at a
+/// same tokens mean other keys and values (an adapter, another user's secret) goes into `cache_salt`, and a root is per
+/// salt. Models whose layers keep a state have nothing that a block could hold: nothing is published. One thread at a
 /// time, together with the sequences of the pool.
 template <class B, class Hash = PrefixHash>
 class PrefixCache {
@@ -55,10 +55,10 @@ class PrefixCache {
 
     /// A sequence with the longest known beginning of `tokens`, in whole blocks, but never all of them: the last token
     /// is to be computed. It shares the blocks, so that they cannot go while it lives.
-    [[nodiscard]] Sequence<B> match(std::span<const Token> tokens, std::string_view domain = {}) {
+    [[nodiscard]] Sequence<B> match(std::span<const Token> tokens, std::string_view cache_salt = {}) {
         Sequence<B> sequence(pool_);
         const std::size_t block = pool_->shape().block_tokens;
-        std::uint64_t parent = root(domain);
+        std::uint64_t parent = root(cache_salt);
         for (std::size_t at = 0; parent != 0 && at + block < tokens.size(); at += block) {
             Node* const node = find(parent, tokens.subspan(at, block));
             if (node == nullptr) break;
@@ -71,14 +71,14 @@ class PrefixCache {
 
     /// Remembers the full blocks of a sequence, which must have been computed. Where one of the same text is known,
     /// that one stays.
-    void publish(const Sequence<B>& sequence, std::string_view domain = {}) {
+    void publish(const Sequence<B>& sequence, std::string_view cache_salt = {}) {
         if (pool_->states().size() > 0) return;
         DECANT_ASSERT(&sequence.pool() == pool_.get());
         const std::size_t block = pool_->shape().block_tokens;
         const std::span<const Token> tokens = sequence.tokens();
         std::uint64_t parent = 0;
         for (std::size_t at = 0; at + block <= tokens.size(); at += block) {
-            if (at == 0) parent = made_root(domain);
+            if (at == 0) parent = made_root(cache_salt);
             const std::span<const Token> own = tokens.subspan(at, block);
             Node* node = find(parent, own);
             if (node == nullptr) node = &add(parent, own, sequence.table()[at / block]);
@@ -122,12 +122,12 @@ class PrefixCache {
         std::vector<Token> tokens;
     };
 
-    [[nodiscard]] std::uint64_t root(std::string_view domain) const {
-        const auto at = roots_.find(std::string(domain));
+    [[nodiscard]] std::uint64_t root(std::string_view cache_salt) const {
+        const auto at = roots_.find(std::string(cache_salt));
         return at == roots_.end() ? 0 : at->second;
     }
-    std::uint64_t made_root(std::string_view domain) {
-        std::uint64_t& key = roots_[std::string(domain)];
+    std::uint64_t made_root(std::string_view cache_salt) {
+        std::uint64_t& key = roots_[std::string(cache_salt)];
         if (key == 0) key = ++last_key_;
         return key;
     }
@@ -188,7 +188,7 @@ class PrefixCache {
     Hash hash_;
     std::unordered_map<std::uint64_t, Node> nodes_;
     std::unordered_multimap<std::uint64_t, std::uint64_t> index_;  // hash to key
-    std::unordered_map<std::string, std::uint64_t> roots_;         // domain to key
+    std::unordered_map<std::string, std::uint64_t> roots_;         // cache_salt to key
     Leaves leaves_;
     std::uint64_t last_key_ = 0;
     std::uint64_t clock_ = 0;

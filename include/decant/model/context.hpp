@@ -23,6 +23,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,6 +56,23 @@ struct PassPart {
     std::span<const LogitAdjustment> adjustments = {};  ///< sorted by token, each token once
     std::span<const std::uint32_t> allowed = {};        ///< [(vocabulary + 31) / 32] a bit per token; empty = all
 };
+
+namespace detail {
+
+/// Whether all are of the vocabulary. Errors: `invalid_argument`.
+[[nodiscard]] inline Result<void> check_tokens(std::span<const Token> tokens, std::uint32_t vocabulary,
+                                               std::string_view where) {
+    for (const Token token : tokens) {
+        if (id(token) < 0 || static_cast<std::uint32_t>(id(token)) >= vocabulary) {
+            return Error{ErrorCode::invalid_argument,
+                         text("token ", id(token), " is outside the vocabulary of ", vocabulary), std::string(where),
+                         "use the tokenizer of this model"};
+        }
+    }
+    return {};
+}
+
+}  // namespace detail
 
 /// Work on one model by one caller at a time. Movable. A call that fails, is cancelled or ends by an exception of the
 /// host's callbacks leaves every sequence as it was; what `cancelled` interrupted can be asked again and gives the same
@@ -406,13 +425,7 @@ class Context {
                     if (other->sequence == part.sequence)
                         return invalid("one sequence twice in a pass", "join its tokens in one part");
                 }
-                for (const Token token : part.tokens) {
-                    if (id(token) < 0 || static_cast<std::uint32_t>(id(token)) >= model.spec().vocabulary) {
-                        return invalid(detail::text("token ", id(token), " is outside the vocabulary of ",
-                                                    model.spec().vocabulary),
-                                       "use the tokenizer of this model");
-                    }
-                }
+                DECANT_CHECK(detail::check_tokens(part.tokens, model.spec().vocabulary, "pass"));
                 rows += part.tokens.size();
                 wanted += part.want == Want::all ? part.tokens.size() : part.want == Want::last ? 1 : 0;
             }

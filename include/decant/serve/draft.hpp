@@ -18,6 +18,7 @@ namespace decant::inline DECANT_ABI {
 /// Decoding", 2023): up to `most` tokens, none where they never did. Longer matches count more than recent ones.
 [[nodiscard]] inline std::span<const Token> prompt_lookup(std::span<const Token> tokens, std::size_t most) noexcept {
     constexpr std::size_t longest = 3, shortest = 2, far_back = 4096;
+    if (most == 0) return {};
     for (std::size_t n = longest; n >= shortest; --n) {
         if (tokens.size() <= n) continue;
         const std::span<const Token> key = tokens.last(n);

@@ -97,14 +97,18 @@ class Engine {
     /// Whether anything waits or runs.
     [[nodiscard]] bool idle() const noexcept { return waiting_.empty() && running_.empty() && deltas_.empty(); }
 
-    [[nodiscard]] EngineCounts counts() const { return metrics().counts; }
+    [[nodiscard]] EngineCounts counts() const {
+        EngineCounts now = metrics_.counts;
+        now.waiting = waiting_.size();
+        now.running = running_.size();
+        now.free_blocks = pool_->free_blocks();
+        now.remembered_blocks = prefixes_.blocks();
+        now.blocks = pool_->blocks();
+        return now;
+    }
     [[nodiscard]] EngineMetrics metrics() const {
         EngineMetrics now = metrics_;
-        now.counts.waiting = waiting_.size();
-        now.counts.running = running_.size();
-        now.counts.free_blocks = pool_->free_blocks();
-        now.counts.remembered_blocks = prefixes_.blocks();
-        now.counts.blocks = pool_->blocks();
+        now.counts = counts();
         return now;
     }
 
@@ -155,13 +159,7 @@ class Engine {
             return Error{ErrorCode::invalid_argument, std::move(what), "Engine::ask", std::move(hint)};
         };
         if (wanted.prompt.empty()) return invalid("a prompt without tokens", "pass at least one token");
-        const std::uint32_t vocabulary = context_.spec().vocabulary;
-        for (const Token token : wanted.prompt) {
-            if (decant::id(token) < 0 || static_cast<std::uint32_t>(decant::id(token)) >= vocabulary) {
-                return invalid(detail::text("token ", decant::id(token), " is outside the vocabulary of ", vocabulary),
-                               "use the tokenizer of this model");
-            }
-        }
+        DECANT_CHECK(detail::check_tokens(wanted.prompt, context_.spec().vocabulary, "Engine::ask"));
         const std::size_t capacity = pool_->blocks() * options_.block_tokens;
         if (wanted.prompt.size() > capacity) {
             return invalid(

@@ -123,6 +123,9 @@ inline constexpr std::uint32_t attention_tile = 64;
     if (rows > few_rows) return linear_tile;
     return columns < 8 * widest_tile ? widest_tile / 2 : widest_tile;  // a small one is for several threads, too
 }
+[[nodiscard]] constexpr std::uint32_t tile_count(std::uint32_t rows, std::uint32_t columns) noexcept {
+    return (columns + tile_columns(rows, columns) - 1) / tile_columns(rows, columns);
+}
 
 /// x[t, :] = scale dequantize(table[tokens[t], :])
 struct Embed {
@@ -217,7 +220,7 @@ struct Linear {
         std::uint32_t n = 0;
         while (tile >= tiles_of(targets[n], f)) tile -= tiles_of(targets[n++], f);
         const std::uint32_t width = group_width(targets[n]);
-        const std::uint32_t columns = tile_columns(rows, width), in_group = (width + columns - 1) / columns;
+        const std::uint32_t columns = tile_columns(rows, width), in_group = tile_count(rows, width);
         const std::uint32_t group = tile / in_group;
         const std::uint32_t within = tile % in_group * columns;
         return {&targets[n],
@@ -243,8 +246,7 @@ struct Linear {
         return target.out.columns / groups(target);
     }
     [[nodiscard]] std::uint32_t tiles_of(const LinearTarget& target, const Frame& f) const {
-        const std::uint32_t width = group_width(target), columns = tile_columns(f.rows(x.rows), width);
-        return groups(target) * ((width + columns - 1) / columns);
+        return groups(target) * tile_count(f.rows(x.rows), group_width(target));
     }
 };
 
@@ -656,7 +658,7 @@ struct Experts {
 
  private:
     [[nodiscard]] std::uint32_t width(const Frame& f) const { return tile_columns(f.rows(x.rows), columns()); }
-    [[nodiscard]] std::uint32_t tiles_each(const Frame& f) const { return (columns() + width(f) - 1) / width(f); }
+    [[nodiscard]] std::uint32_t tiles_each(const Frame& f) const { return tile_count(f.rows(x.rows), columns()); }
 };
 
 /// y[t, :] (+)= sum over choices c, in order, of weight[t, c] x[t, c, :]
