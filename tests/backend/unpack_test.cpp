@@ -17,7 +17,8 @@ using decant_test::Random;
 
 namespace {
 
-/// 16 rows of blocks, `stride` bytes apart, the first at an odd address, with nothing readable after the last.
+/// 16 rows of blocks, `stride` bytes apart, the first at an odd address, with no more to read behind the last than an
+/// unpacker may.
 struct Rows {
     std::size_t stride;
     std::vector<std::byte> memory;
@@ -25,7 +26,7 @@ struct Rows {
 
     Rows(Random& random, decant::DType dtype, std::size_t columns)
         : stride(decant::row_bytes(dtype, columns) + random.between(0, 4)),
-          memory(1 + (panel_rows - 1) * stride + decant::row_bytes(dtype, columns)) {
+          memory(1 + (panel_rows - 1) * stride + decant::row_bytes(dtype, columns) + 15) {
         const std::size_t bytes = decant::row_bytes(dtype, columns), block = decant::traits(dtype).block_bytes;
         for (std::size_t row = 0; row < panel_rows; ++row) {
             for (std::size_t at = 0; at < bytes; at += block)
