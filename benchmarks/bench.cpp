@@ -40,8 +40,8 @@ constexpr const char* usage =
     "                        sequence per step; all sequences' tokens per second, without the prompts\n"
     "                 NAME@D is the same with D tokens in the cache of every sequence before, untimed\n"
     "  --repeat N     timed repetitions, after one that is not timed; their mean is reported (default: 2)\n"
-    "  --isa SET      only this instruction set: portable, avx2, avxvnni, avx512, avx512bf16 (default: the best of\n"
-    "                 the machine)\n"
+    "  --isa SET      only this instruction set: portable, avx2, avxvnni, avx512, avx512bf16, amx (default: the\n"
+    "                 best of the machine)\n"
     "  --csv          lines of test,tokens_per_second alone; else a table that says, too, which share of the "
     "machine's\n"
     "                 limit this is, measured before and after each test on the same threads: of the bytes that can "
@@ -283,11 +283,12 @@ class Bench {
 
 /// The instruction set of a name, or the best that this machine runs.
 decant::Isa isa_of(const examples::Options& options) {
+    (void)decant::allow_amx();  // where there is none, the next best is used
     if (!options.given("--isa")) return decant::SimdKernels().isa();
     constexpr std::pair<std::string_view, decant::Isa> sets[] = {
         {"portable", decant::Isa::portable},      {"avx2", decant::Isa::avx2},
         {"avxvnni", decant::Isa::avx_vnni},       {"avx512", decant::Isa::avx512_vnni},
-        {"avx512bf16", decant::Isa::avx512_bf16},
+        {"avx512bf16", decant::Isa::avx512_bf16}, {"amx", decant::Isa::amx},
     };
     const std::string wanted = options.text("--isa", "");
     std::string names;

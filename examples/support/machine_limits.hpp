@@ -6,6 +6,7 @@
 /// second, and multiply-accumulates per second. A virtual machine's speed drifts, so limits are measured beside what is
 /// held against them, and the better of several measurements counts: a neighbour on the machine only makes one slower.
 
+#include <decant/backend/simd/amx.hpp>
 #include <decant/backend/simd/target.hpp>
 #include <decant/core/executor.hpp>
 #include <decant/core/thread_pool.hpp>
@@ -202,6 +203,26 @@ struct Avx512Loops {
 DECANT_TARGET_END
 #endif
 
+#if DECANT_AMX
+struct AmxLoops {
+    static constexpr std::size_t int8_macs = 4 * 16 * 16 * 64;
+
+    static void int8(std::size_t rounds) noexcept {
+        using Tiles = decant::simd::AmxTiles;
+        Tiles::Shapes shapes;
+        for (std::size_t tile = 0; tile < 8; ++tile) shapes.set(tile, 16, 64);
+        Tiles::configure(shapes);
+        for (std::size_t i = 0; i < rounds; ++i) {
+            Tiles::add_products<0, 4, 6>();
+            Tiles::add_products<1, 4, 7>();
+            Tiles::add_products<2, 5, 6>();
+            Tiles::add_products<3, 5, 7>();
+        }
+        Tiles::release();
+    }
+};
+#endif
+
 class MachineLimits {
  public:
     /// \param isa what the loops may use, and the machine must run.
@@ -245,12 +266,15 @@ class MachineLimits {
     }
 
     /// Multiply-accumulates per second of all threads together. What is stored in 16 bits may as well be computed in
-    /// f32, and is where that is faster. With AMX it is the peak of AVX-512, and with NEON that of plain C++: kernels
-    /// may pass both.
+    /// f32, and is where that is faster. With NEON it is the peak of plain C++, which kernels may pass.
     [[nodiscard]] double mac_speed(Arithmetic kind) {
 #if DECANT_X86
         switch (isa_) {
             case decant::Isa::amx:
+#if DECANT_AMX
+                if (kind == Arithmetic::int8) return peak(AmxLoops::int8, AmxLoops::int8_macs);
+#endif
+                [[fallthrough]];
             case decant::Isa::avx512_bf16:
             case decant::Isa::avx512_vnni: {
                 using Loops = Avx512Loops;

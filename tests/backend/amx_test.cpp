@@ -224,16 +224,16 @@ TEST_CASE("amx: many tokens go through the tiles, configured once a product; few
 #if DECANT_X86
     if (!decant::supported(decant::Isa::avx512_vnni)) return;
     emulator = {};
-    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(8));
+    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(16));
     CHECK(emulator.configurations == 0);
-    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(9));
-    CHECK(emulator.products == 2 * 1024 / 32);
+    products<Emulated<decant::simd::Avx512Vnni>>(w, 0, tile_rows, x.rows(17));
+    CHECK(emulator.products == 2 * 2 * 1024 / 32);
 #endif
 }
 
 TEST_CASE("amx: nothing is written beyond the tokens") {
     Random random(9);
-    const Matrix w = decant_test::random_matrix(random, DType::q6_k, tile_rows, 512);
+    const Matrix w = decant_test::random_matrix(random, DType::q4_k, tile_rows, 512);
     const Activations x(random, 35, 512);
     const std::vector<float> sums = products<Emulated<decant::simd::Portable>>(w, 0, tile_rows, x.rows(35));
     for (std::size_t i = 35 * tile_rows; i < sums.size(); ++i) CHECK(sums[i] == untouched);

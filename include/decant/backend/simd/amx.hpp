@@ -41,10 +41,6 @@ template <class Base, class Tiles>
 struct Tiled : Base {
     static constexpr Isa isa = Tiles::isa;
 
-    static constexpr std::size_t most_rows(std::size_t tokens) noexcept {
-        return Base::template most_rows<Tiles>(tokens);
-    }
-
     template <class Format, class X>
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {

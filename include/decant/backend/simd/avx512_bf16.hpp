@@ -34,7 +34,7 @@ class Products {
     static void run(const WeightRows& w, const float* const* x, std::size_t tokens, float* sums,
                     std::byte* scratch) noexcept {
         avx512_vnni::clear_floats(sums, tokens * avx512_vnni::Set::most_rows(tokens));
-        if (tokens > avx512_vnni::most_few<void>()) return run_many(w, x, tokens, sums, scratch);
+        if (tokens > avx512_vnni::most_few) return run_many(w, x, tokens, sums, scratch);
         for (; tokens > 8; tokens -= 8, x += 8, sums += 8 * wide_tile_rows) run_few<8>(w, x, 8, sums, scratch);
         if (tokens == 1) return run_few<1>(w, x, tokens, sums, scratch);
         if (tokens <= 4) return run_few<4>(w, x, tokens, sums, scratch);

@@ -436,15 +436,18 @@ void multiply_float_panels(const float* values, std::size_t columns, const float
 #include <decant/backend/simd/amx_multiply.inl>
 
 /// Tokens that are multiplied in registers; if there are more than `fused_tokens`, by rows that have just been read.
-template <class Tiles>
-constexpr std::size_t most_few() noexcept {
-    return (std::is_void_v<Tiles> ? Lanes::few_times : 1) * Lanes::fused_tokens;
-}
+inline constexpr std::size_t most_few = Lanes::few_times * Lanes::fused_tokens;
 
 /// The products of one tile of rows of a weight with rows of activations.
 template <class Format>
 struct RowTile {
     static constexpr bool is_float = FloatFormat<Format>;
+    static constexpr bool whole_blocks = [] {
+        if constexpr (is_float)
+            return false;
+        else
+            return Format::panel_block == activation_block;
+    }();
     using X = std::conditional_t<is_float, float, ActivationBlock>;
 
     /// Columns that are unpacked at a time: as even parts as the format's blocks, or eight of them, allow.
@@ -457,13 +460,13 @@ struct RowTile {
     }
 
     /// sums[t][most_rows of the set] = products of the rows with x[t]; `tokens` at least 1. Many tokens by `Tiles`,
-    /// unless void, or floats.
+    /// unless void. A unit takes as long for a block of 16 columns as for more: those are left to the lanes.
     template <class Tiles>
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {
-        if constexpr (most_few<Tiles>() > 0)
-            if (tokens <= most_few<Tiles>()) return multiply_few(w, x, tokens, sums, scratch);
-        using Unit = std::conditional_t<is_float, void, Tiles>;
+        if constexpr (most_few > 0)
+            if (tokens <= most_few) return multiply_few(w, x, tokens, sums, scratch);
+        using Unit = std::conditional_t<whole_blocks, Tiles, void>;
         for (std::size_t t = 0; t < tokens; ++t) clear_floats(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
         // Of the next tile.
@@ -685,9 +688,8 @@ struct Set : Rows {
     static constexpr bool attends_in_pairs = !std::is_void_v<Lanes::Pairs>;
 
     /// The most rows of a weight that are multiplied by so many tokens at once.
-    template <class Tiles = void>
     static constexpr std::size_t most_rows(std::size_t tokens) noexcept {
-        return tokens <= most_few<Tiles>() ? wide_tile_rows : tile_rows;
+        return tokens <= most_few ? wide_tile_rows : tile_rows;
     }
 
     /// sums[t][most_rows(tokens)] = products of a tile's rows with x[t], for at least 1 token: rows of
