@@ -23,6 +23,7 @@
 #include <decant/model/context.hpp>
 #include <decant/model/model.hpp>
 #include <decant/model/plan.hpp>
+#include <decant/sample/log_probabilities.hpp>
 #include <decant/sample/sampler.hpp>
 #include <decant/sample/softmax.hpp>
 #include <decant/sample/steps.hpp>

@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -280,6 +282,69 @@ TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]")
     CHECK(listener.answers[{large, 0}].end == FinishReason::full);
     CHECK(listener.answers[{large, 0}].tokens.size() == 63);
     CHECK(engine.counts().free_blocks + engine.counts().remembered_blocks == engine.counts().blocks);
+}
+
+TEST_CASE("engine: log-probabilities are those of the model, with a draft or without", "[serve][engine]") {
+    const Scene scene("llama3");
+    Tokens prompt = decant_test::random_tokens(20, 21, 160);
+    prompt.insert(prompt.end(), prompt.begin(), prompt.end());  // something to draft from
+    for (const std::uint32_t drafted : {0u, 4u}) {
+        Engine engine = scene.engine({.cache_tokens = 512, .block_tokens = 8});
+        Ask ask;
+        ask.prompt = prompt;
+        ask.sampler = Sampler({.temperature = 0.9f, .seed = 3});
+        ask.max_tokens = 24;
+        ask.ignore_end = true;
+        ask.draft_tokens = drafted;
+        ask.log_probabilities = 3;
+        Tokens answer;
+        std::vector<std::vector<decant::LogProbability>> told;
+        ask.listener = [&](const Delta& delta) {
+            answer.push_back(*delta.token);
+            told.emplace_back(delta.log_probabilities.begin(), delta.log_probabilities.end());
+        };
+        static_cast<void>(taken(engine.ask(ask)));
+        while (taken(engine.step())) {
+        }
+        REQUIRE(answer.size() == 24);
+
+        decant::Context<Simd> context(scene.model);
+        const decant::KvCache<Simd> cache(context, {.tokens = 512});
+        auto sequence = taken(cache.sequence());
+        Tokens next = prompt;
+        for (std::size_t i = 0; i < answer.size(); ++i) {
+            const decant::Logits logits = taken(context.prefill(sequence, next));
+            const std::span<const float> row = logits.row(0);
+            double sum = 0.0;
+            for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+            const auto value = [&](Token token) { return row[static_cast<std::size_t>(id(token))] - std::log(sum); };
+            REQUIRE(told[i].size() == 4);
+            CHECK(told[i][0].token == answer[i]);
+            for (const auto& one : told[i]) CHECK(one.value == Approx(value(one.token)).margin(1e-5));
+            std::size_t better = 0;  // than the last of the best
+            for (const float logit : row) better += logit > row[static_cast<std::size_t>(id(told[i][3].token))] ? 1 : 0;
+            CHECK(better == 2);
+            CHECK((told[i][1].value >= told[i][2].value && told[i][2].value >= told[i][3].value));
+            next = {answer[i]};
+        }
+    }
+}
+
+TEST_CASE("engine: a short prompt does not wait for a long one before it", "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 2048, .rows = 64, .prompt_rows = 64});
+    std::vector<AskId> ended;
+    const auto ask = [&](std::size_t length) {
+        Ask one;
+        one.prompt = decant_test::random_tokens(length, length, 160);
+        one.max_tokens = 1;
+        one.listener = [&](const Delta& delta) { ended.push_back(delta.ask); };
+        return taken(engine.ask(one));
+    };
+    const AskId tall = ask(1000), brief = ask(30);
+    while (taken(engine.step())) {
+    }
+    CHECK(ended == std::vector<AskId>{brief, tall});
 }
 
 // Case KV-03 of the public bug cases: off by one at the end of the context and at the borders of batches.

@@ -7,6 +7,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
 #include <decant/core/token.hpp>
+#include <decant/sample/log_probabilities.hpp>
 #include <decant/sample/sampler.hpp>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +30,7 @@ struct EngineOptions {
     std::uint32_t sequences = 16;      ///< answers that are written at once; others wait
     std::uint32_t rows = 256;          ///< tokens of one step, those of prompts included
     /// Of a step's tokens, those that may belong to prompts while others write: a long prompt comes in parts, and the
-    /// others wait no longer than such a part takes.
+    /// others wait no longer than such a part takes. A quarter of them is left to the prompts behind the first.
     std::uint32_t prompt_rows = 128;
     /// Tokens of one step that may be drafted (see `Ask::draft_tokens`), of all answers together.
     std::uint32_t draft_rows = 32;
@@ -58,6 +60,9 @@ struct Delta {
     std::optional<Token> token = {};  ///< none where an answer ends without one
     std::string_view text = {};       ///< whole characters that are certain now, often none; valid during the call
     FinishReason finish = FinishReason::none;
+    /// Of `token` and then of the likeliest ones, as `log_probabilities` says, if `Ask::log_probabilities` is more than
+    /// 0; valid during the call.
+    std::span<const LogProbability> log_probabilities = {};
 };
 
 /// One prompt, and how it is to be answered.
@@ -73,6 +78,8 @@ struct Ask {
     /// together, which costs little more than one. The answer is the same, bit for bit; fewer are drafted where drafts
     /// are wrong. Not for models whose layers keep a state.
     std::uint32_t draft_tokens = 0;
+    /// So many of the likeliest tokens come with each token of the answer.
+    std::uint32_t log_probabilities = 0;
     int priority = 0;  ///< higher goes first
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     std::string cache_salt = {};  ///< prefixes are shared within it alone: an adapter, a user

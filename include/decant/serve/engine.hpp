@@ -16,6 +16,7 @@
 #include <decant/model/context.hpp>
 #include <decant/model/logits.hpp>
 #include <decant/model/model.hpp>
+#include <decant/sample/log_probabilities.hpp>
 #include <decant/serve/ask.hpp>
 #include <decant/serve/draft.hpp>
 #include <decant/serve/metrics.hpp>
@@ -141,6 +142,7 @@ class Engine {
         std::shared_ptr<const Ask> ask;
         Delta delta;
         std::string text;
+        std::vector<LogProbability> log_probabilities = {};
     };
 
     Engine(Model<B> model, Tokenizer tokenizer, const AnyExecutor& executor, EngineOptions options,
@@ -259,14 +261,21 @@ class Engine {
             if (rows > 0 && job->request->waiting().size() == 1 && make_room(*job, 1))
                 rows -= add_token(*job, (std::min)(drafted, rows - 1), drafted);
         if (!parts_.empty()) rows = (std::min)(rows, std::size_t{options_.prompt_rows});
+        std::size_t behind = waiting_.size();
+        for (const auto& job : running_) behind += job->in_pass ? 0 : 1;
         for (const auto& job : running_)
-            if (rows > 0 && !job->in_pass) rows -= add_prompt(*job, rows);
+            if (rows > 0 && !job->in_pass) rows -= add_prompt(*job, share(rows, --behind));
         drop_ended();
         while (rows > 0 && !waiting_.empty()) {
             Job* const job = admit();
             if (job == nullptr) break;
-            rows -= add_prompt(*job, rows);
+            rows -= add_prompt(*job, share(rows, waiting_.size()));
         }
+    }
+    /// What the first of several prompts gets of a step's tokens: most, but the next one begins meanwhile, for it may
+    /// be short.
+    static std::size_t share(std::size_t rows, std::size_t behind) noexcept {
+        return behind > 0 ? rows - rows / 4 : rows;
     }
 
     /// The token that waits, and a draft of those after it: up to `most`, where there is room without taking it from
@@ -419,10 +428,11 @@ class Engine {
     }
     void take_draft(Job& job, std::size_t rows) {
         const std::size_t first = std::exchange(row_, row_ + rows);
+        std::size_t row = first;
         const auto right = job.request->take_draft([&](std::size_t i) { return logits_->row(first + i); },
                                                    [&](const Step& step) {
                                                        if (job.cancelled) return false;
-                                                       write(job, step);
+                                                       write(job, step, logits_->row(row++));
                                                        return job.end == FinishReason::none;
                                                    });
         if (!right) return end(job, FinishReason::failed, right.error().message());
@@ -455,9 +465,9 @@ class Engine {
     void write(Job& job, std::span<const float> scores) {
         const auto step = job.request->take(scores);
         if (!step) return end(job, FinishReason::failed, step.error().message());
-        write(job, *step);
+        write(job, *step, scores);
     }
-    void write(Job& job, const Step& step) {
+    void write(Job& job, const Step& step, std::span<const float> scores) {
         const Clock::time_point now = Clock::now();
         if (job.written == 0)
             metrics_.first_token.add(now - job.asked);
@@ -476,7 +486,10 @@ class Engine {
             job.end = FinishReason::length;
         }
         if (job.end != FinishReason::none) text += rest(job);
-        deltas_.push_back({job.ask, {job.id, job.answer, step.token, {}, job.end}, std::move(text)});
+        Held held{job.ask, {job.id, job.answer, step.token, {}, job.end}, std::move(text)};
+        if (ask.log_probabilities > 0)
+            held.log_probabilities = log_probabilities(scores, step.token, ask.log_probabilities);
+        deltas_.push_back(std::move(held));
     }
 
     void publish(Job& job) {
@@ -505,6 +518,7 @@ class Engine {
         Held held = std::move(deltas_.front());
         deltas_.pop_front();
         held.delta.text = held.text;
+        held.delta.log_probabilities = held.log_probabilities;
         if (held.ask->listener) held.ask->listener(held.delta);
     }
 
