@@ -403,7 +403,8 @@ using SimdKernels = simd::Kernels<simd::Portable>;
 using Simd = HostBackend<SimdKernels>;
 
 // Kernels take most of the time that a file with a model takes to compile. A host that defines DECANT_SEPARATE_KERNELS
-// for all its files, and DECANT_KERNELS_HERE in one of them, compiles them once.
+// for all its files, and DECANT_KERNELS_HERE in one of them, compiles them once; the same goes for the parser of
+// json.hpp.
 #if defined(DECANT_SEPARATE_KERNELS)
 #if defined(DECANT_KERNELS_HERE)
 #define DECANT_DETAIL_INSTANTIATE template
