@@ -1,6 +1,6 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // An allocation that fails, whichever it is, ends in an error or in std::bad_alloc: nothing aborts, nothing leaks, and
-// what stood before still works.
+// what stood before still works (case EH-05 of ../shared/cases).
 //
 //     out_of_memory MODEL [STEP]     every allocation fails once, or every STEP-th beyond the first thousand
 #include "contract/program.hpp"
