@@ -478,13 +478,28 @@ TEST_CASE("case SP-04: limits, stop strings and the end of the cache within draf
         ask.max_tokens = n;
         CHECK(same_with_drafts(ask) == FinishReason::length);
         ask = plain;
-        ask.stop = {whole.text.substr(n, 3)};
+        ask.stop = {whole.text.substr(0, n)};
         CHECK(same_with_drafts(ask) == FinishReason::stop);
     }
-    Ask ask = plain;
-    ask.stop_tokens = {Token{21}};
-    CHECK(same_with_drafts(ask) == FinishReason::stop);
     CHECK(accepted > 100);
+    // Three in turn, after a prompt that has them in turn: a draft goes on behind the end of the turn, and is right.
+    Ask ask = plain;
+    for (const int token : {20, 21, 7, 20, 21, 7, 20, 21, 7}) ask.prompt.push_back(Token{token});
+    ask.max_tokens = 20;
+    accepted = 0;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        ask.sampler =
+            taken(Sampler::chain({decant::LogitBias{{{Token{7}, 30.0f}, {Token{20}, 30.0f}, {Token{21}, 30.0f}}},
+                                  decant::Penalties{.presence = 4.0f, .last_n = 2}, decant::Temperature{0.3f}},
+                                 seed));
+        for (const bool by_token : {false, true}) {
+            CAPTURE(seed, by_token);
+            ask.ignore_end = by_token;
+            ask.stop_tokens = by_token ? Tokens{Token{21}} : Tokens{};
+            CHECK(same_with_drafts(ask) == FinishReason::stop);
+        }
+    }
+    CHECK(accepted > 20);
 
     // Room for two more tokens, three, and so on: the draft is cut, and the answer as long as without.
     for (std::size_t blocks = 5; blocks <= 8; ++blocks) {
