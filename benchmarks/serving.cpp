@@ -81,7 +81,9 @@ Entry parse(const nlohmann::json& line, std::size_t number, const decant::Tokeni
         entry.prompt = made_up(count, line.value("seed", std::uint64_t{0}), vocabulary);
     }
     entry.max_tokens = line.at("max_tokens").get<std::size_t>();
-    entry.tokens.reserve((std::min)(entry.max_tokens, std::size_t{100000}));
+    if (entry.max_tokens == 0 || entry.max_tokens > 1000000)
+        throw std::runtime_error("an answer has from 1 to a million tokens");
+    entry.tokens.reserve(entry.max_tokens);
     return entry;
 }
 

@@ -13,8 +13,8 @@ The rows, each with traces of a fixed seed:
     prefix           long prompts, each asked twice, one after the other: the first token of the second time
 --scale multiplies the lengths of prompts and answers; --keep keeps traces and results.
 
-Both get the same token ids (random ones, of ordinary text as likely as not), the same threads, seats and tokens of cache, answer greedily
-and ignore the end of a turn. The server is started anew for each row (-np SEATS, what else is at its defaults: continuous batching and its
+Both get the same token ids (at random from 1000 to 30000), the same threads, seats and tokens of cache, answer greedily and ignore the end
+of a turn. The server is started anew for each row (-np SEATS, what else is at its defaults: continuous batching and its
 cache of prompts); its client reads all streams in one thread, and takes its share of the processors. Decant is called as its hosts call
 it, in their own process. Ratios say how many times as good Decant is: more tokens per second, or less time.
 """
