@@ -63,6 +63,7 @@ Tokens ids(std::initializer_list<int> values) {
 
 }  // namespace
 
+// Case BS-01 of ../shared/cases: hashes that collide, and one text in different domains.
 TEMPLATE_TEST_CASE("prefix cache: what is found are the same tokens after the same beginning", "[cache][prefix_cache]",
                    decant::PrefixHash, SameHash, SumHash) {
     Scene scene(400);

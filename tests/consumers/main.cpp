@@ -1,7 +1,8 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 /// \file
 /// A program outside Decant's build: calls one unit, or (DECANT_CONSUMER_UNITS) the same unit built with different
-/// flags. usage: consumer [MODEL]   without a model it checks that a missing file is reported as a value
+/// flags (case EH-02 of ../shared/cases). usage: consumer [MODEL]   without a model it checks that a missing file is
+/// reported as a value
 
 #include <cstdio>
 #include <cstring>

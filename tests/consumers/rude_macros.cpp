@@ -1,6 +1,7 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 /// \file
-/// A host whose system headers define short names as macros. The headers of others are included before this file.
+/// A host whose system headers define short names as macros (case EH-10 of ../shared/cases). The headers of others are
+/// included before this file.
 
 #define min(a, b) (((a) < (b)) ? (a) : (b))
 #define max(a, b) (((a) > (b)) ? (a) : (b))
@@ -11,6 +12,13 @@
 #define ERROR 0
 #define IN
 #define OUT
+#define OPTIONAL
+#define NO_ERROR 0L
+#define STRICT 1
+#define DIFFERENCE 11
+#define GetMessage GetMessageW
+#define major(dev) ((int)((dev) >> 8))
+#define minor(dev) ((int)((dev)&0xff))
 #define DELETE 0x00010000L
 #define TRUE 1
 #define FALSE 0

@@ -1,10 +1,12 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // An allocation that fails, whichever it is, ends in an error or in std::bad_alloc: nothing aborts, nothing leaks, and
-// what stood before still works.
+// what stood before still works (case EH-05 of ../shared/cases).
 //
 //     out_of_memory MODEL [STEP]     every allocation fails once, or every STEP-th beyond the first thousand
 #include "contract/program.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -162,5 +165,68 @@ int main(int count, char** arguments) {
             return sampler && sampler->pick(*expected, tokens);
         },
         [&] { check(cache.free_blocks() == free_blocks, "a failed fork kept blocks"); });
+
+    // An engine: a failed step may end answers, but the others go on, and nothing hangs.
+    struct Answer {
+        std::array<decant::Token, 4> tokens{};
+        std::size_t count = 0;
+        int ends = 0;
+        decant::FinishReason end = decant::FinishReason::none;
+    };
+    const std::vector<decant::Token> few(tokens.begin(), tokens.begin() + 3);
+    const auto serve = [&](std::uint64_t failing_one, std::array<Answer, 2>& answers) {
+        auto engine = decant_test::need(decant::Engine<Simd>::create(model, tokenizer, decant::SerialExecutor{},
+                                                                     {.cache_tokens = 32, .sequences = 2, .rows = 8}),
+                                        "an engine");
+        for (Answer& answer : answers) {
+            answer = {};
+            decant::Ask ask;
+            ask.prompt = few;
+            ask.prompt.push_back(few[&answer == &answers[0] ? 0 : 1]);
+            ask.max_tokens = answer.tokens.size();
+            ask.ignore_end = true;
+            ask.draft_tokens = 2;
+            ask.listener = [&answer](const decant::Delta& delta) {
+                if (delta.token && answer.count < answer.tokens.size()) answer.tokens[answer.count++] = *delta.token;
+                answer.end = delta.finish;
+                if (delta.finish != decant::FinishReason::none) ++answer.ends;
+            };
+            check(engine.ask(ask).has_value(), "an ask was refused");
+        }
+        bool failed = false;
+        until_failure = failing_one;
+        int steps = 0;
+        for (bool more = true; more && steps < 100; ++steps) {
+            try {
+                const auto stepped = engine.step();
+                failed |= !stepped;
+                more = !stepped || *stepped;
+            } catch (const std::bad_alloc&) {
+                failed = true;
+            }
+        }
+        const bool happened = until_failure == never && failing_one != never;
+        until_failure = never;
+        const decant::EngineCounts counts = engine.counts();
+        check(counts.free_blocks + counts.remembered_blocks == counts.blocks, "an engine keeps blocks");
+        check(engine.idle(), "an engine hangs after an allocation that failed: " + std::to_string(failing_one));
+        return happened || failed;
+    };
+    std::array<Answer, 2> right, found;
+    static_cast<void>(serve(never, right));
+    std::uint64_t broken = 0;
+    const std::int64_t before = live;
+    while (serve(broken, found)) {
+        for (std::size_t i = 0; i < 2; ++i) {
+            const auto count = static_cast<std::ptrdiff_t>(found[i].count);
+            const bool same =
+                found[i].ends == 1 && (count == 4 || found[i].end == decant::FinishReason::failed) &&
+                std::equal(found[i].tokens.begin(), found[i].tokens.begin() + count, right[i].tokens.begin());
+            check(same, "an answer differs after an allocation that failed: " + std::to_string(broken));
+        }
+        ++broken;
+    }
+    check(live == before, "an engine leaked");
+    std::printf("steps of an engine: %llu failures\n", static_cast<unsigned long long>(broken));
     return decant_test::failures == 0 ? 0 : 1;
 }

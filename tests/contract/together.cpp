@@ -1,7 +1,7 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // Several users of the library in one process: two contexts on one model from two threads at once, two models of
 // different kinds, one of which goes while the other works, and a plug-in with its own copy that comes and goes. Meant
-// for the thread sanitizer too.
+// for the thread sanitizer too. Case EH-08 of ../shared/cases; loading again and again is in serve/soak_test.cpp.
 //
 //     together MODEL OTHER_MODEL PLUGIN [LOADS]
 #include "contract/program.hpp"

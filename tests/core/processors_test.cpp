@@ -90,6 +90,8 @@ std::size_t with_cpu_max(const std::string& text) {
 
 }  // namespace
 
+// Case EH-03 of ../shared/cases: the default number of threads where processors are limited. What more threads than
+// processors do is in thread_pool_test.cpp.
 TEST_CASE("processors: the quota of control groups version 2") {
     CHECK(with_cpu_max("300000 100000\n") == 3);
     CHECK(with_cpu_max("545000 100000\n") == 5);

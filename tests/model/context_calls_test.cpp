@@ -316,6 +316,7 @@ TEMPLATE_TEST_CASE("cancelled before the call, twice, from inside and at the ver
     CHECK(cache.free_blocks() == cache.blocks());
 }
 
+// Case EH-04 of ../shared/cases; its other moments are in the two tests above.
 TEST_CASE("a long prompt ends soon after it is cancelled from another thread", "[model]") {
     const auto model = decant_test::bind<Simd>(decant_test::tiny("llama2"));
     const Tokens tokens = random_tokens(100'000, 4, 160);
@@ -412,6 +413,7 @@ TEMPLATE_TEST_CASE("progress rises to its total, on the calling thread", "[model
     CHECK(last == steps);
 }
 
+// Case EH-05 of ../shared/cases; allocations that fail are in contract/out_of_memory.cpp.
 TEMPLATE_TEST_CASE("exceptions of the host come through and leave no trace", "[model]", decant::Eigen, Simd) {
     const auto model = decant_test::bind<TestType>(decant_test::tiny("llama3"));
     const Tokens tokens = random_tokens(30, 6, 160);

@@ -2,12 +2,7 @@
 // Whatever is asked beside it, and whatever happens to it, an answer is what a request alone writes.
 #include <decant/serve/engine.hpp>
 
-#include <decant/backend/simd/simd.hpp>
-#include <decant/cache/kv_cache.hpp>
-#include <decant/core/thread_pool.hpp>
-
-#include "model/support.hpp"
-#include "text/support.hpp"
+#include "serve/support.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -30,91 +25,17 @@ using decant::FinishReason;
 using decant::Sampler;
 using decant::Simd;
 using decant::Token;
-using decant::Tokenizer;
+using decant_test::alone;
+using decant_test::between;
+using decant_test::Listener;
 using decant_test::Random;
+using decant_test::Scene;
 using decant_test::taken;
 using decant_test::Tokens;
+using decant_test::Written;
 using Engine = decant::Engine<Simd>;
 
 namespace {
-
-std::size_t between(Random& random, std::size_t least, std::size_t most) {
-    return least + random.below(most - least + 1);
-}
-
-/// A model and its tokenizer.
-struct Scene {
-    decant::Model<Simd> model;
-    Tokenizer tokenizer;
-
-    explicit Scene(const std::string& name)
-        : model(decant_test::bind<Simd>(decant_test::tiny(name))), tokenizer(letters(model.spec().vocabulary)) {}
-
-    /// A byte for each token; one of them ends a turn.
-    static Tokenizer letters(std::size_t vocabulary) {
-        decant_test::TokenizerFile file = decant_test::byte_tokenizer();
-        file.tokens.resize((std::min)(file.tokens.size(), vocabulary));
-        if (!file.types.empty()) file.types.resize(file.tokens.size());
-        file.eos = 7;
-        return taken(Tokenizer::from(file.open()));
-    }
-
-    [[nodiscard]] Engine engine(EngineOptions options, std::size_t threads = 1) const {
-        return taken(Engine::create(model, tokenizer, decant::ThreadPool(threads), options));
-    }
-};
-
-struct Written {
-    Tokens tokens;
-    std::string text;
-    FinishReason end = FinishReason::none;
-    int ends = 0;
-};
-
-/// What came for each answer.
-struct Listener {
-    std::map<std::pair<AskId, std::uint32_t>, Written> answers;
-
-    void operator()(const Delta& delta) {
-        Written& written = answers[{delta.ask, delta.answer}];
-        REQUIRE(written.ends == 0);
-        if (delta.token) written.tokens.push_back(*delta.token);
-        if (delta.finish != FinishReason::failed) written.text += delta.text;
-        written.end = delta.finish;
-        if (delta.finish != FinishReason::none) ++written.ends;
-    }
-};
-
-/// The same by a request alone, with a cache that is large enough, token by token.
-Written alone(const Scene& scene, const Ask& ask, std::uint32_t answer) {
-    decant::Context<Simd> context(scene.model);
-    const decant::KvCache<Simd> cache(context, {.tokens = 4096});
-    decant::Request<Simd> request(taken(cache.sequence()), ask.sampler, decant::TextStream(scene.tokenizer));
-    if (answer > 0) request.sampler().reseed(ask.sampler.seed() + answer);
-    request.push(ask.prompt);
-    Written written;
-    std::string text;
-    while (written.end == FinishReason::none) {
-        const decant::Step step = taken(request.step(context));
-        written.tokens.push_back(step.token);
-        text += step.text;
-        const bool asked =
-            std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(), step.token) != ask.stop_tokens.end();
-        std::size_t first = std::string::npos;
-        for (const std::string& stop : ask.stop) first = (std::min)(first, text.find(stop));
-        if (first != std::string::npos) {
-            text.resize(first);
-            written.end = FinishReason::stop;
-        } else if ((step.ends && !ask.ignore_end) || asked) {
-            written.end = FinishReason::stop;
-        } else if (written.tokens.size() >= ask.max_tokens) {
-            written.end = FinishReason::length;
-        }
-        if (written.end != FinishReason::none && first == std::string::npos) text += request.finish();
-    }
-    written.text = text;
-    return written;
-}
 
 Ask random_ask(Random& random, const Tokens& common) {
     Ask ask;

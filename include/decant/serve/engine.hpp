@@ -30,7 +30,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
@@ -76,7 +75,9 @@ class Engine {
         job->stops = StopStrings(wanted.stop);
         if (pool_->states().size() == 0) job->draft = DraftLength(wanted.draft_tokens);
         job->ask = std::make_shared<const Ask>(std::move(wanted));
-        insert(waiting_, std::move(job));
+        Jobs one;
+        one.push_back(std::move(job));
+        place(one, one.begin(), waiting_);
         return id;
     }
 
@@ -89,7 +90,8 @@ class Engine {
     }
 
     /// One pass for everybody who has a turn, and the listeners' calls. Returns whether there is more to do. An error
-    /// of the backend ends the call and leaves everything as it was.
+    /// of the backend ends the call and leaves everything as it was. So does an exception (of a listener, an executor
+    /// or an allocation), except that answers whose next token it lost end as `failed`.
     [[nodiscard]] Result<bool> step() { return advance({}); }
 
     /// The same as far as `budget` allows: a step that is not finished in time goes on with the next call.
@@ -129,6 +131,7 @@ class Engine {
         bool in_pass = false;
         bool preempted = false;  // it goes back to those that wait
         bool cancelled = false;
+        bool broken = false;  // unless what is made of a pass comes to its end
         FinishReason end = FinishReason::none;
         Clock::time_point asked = Clock::now();
         Clock::time_point last = {};  // token
@@ -154,7 +157,10 @@ class Engine {
                                   .sequences = options.sequences,
                                   .logits = options.sequences + options.draft_rows}),
           pool_(std::move(pool)),
-          prefixes_(pool_) {}
+          prefixes_(pool_) {
+        parts_.reserve(options.sequences);
+        part_jobs_.reserve(options.sequences);
+    }
 
     Result<void> validate(const Ask& wanted) const {
         const auto invalid = [](std::string what, std::string hint) {
@@ -183,11 +189,11 @@ class Engine {
                            options_.steps_per_priority;
         return priority < 0 ? now + shift : now - shift;
     }
-    /// Behind those of the same rank.
-    static void insert(Jobs& jobs, std::unique_ptr<Job> job) {
+    /// Behind those of the same rank. Allocates nothing.
+    static void place(Jobs& from, typename Jobs::iterator job, Jobs& to) noexcept {
         const auto at =
-            std::find_if(jobs.begin(), jobs.end(), [&](const auto& other) { return other->rank > job->rank; });
-        jobs.insert(at, std::move(job));
+            std::find_if(to.begin(), to.end(), [&](const auto& other) { return other->rank > (*job)->rank; });
+        to.splice(at, from, job);
     }
 
     Result<bool> advance(RunLimits limits) {
@@ -203,7 +209,8 @@ class Engine {
     }
 
     Result<bool> advance(RunLimits limits, double& in_pass) {
-        if (parts_.empty()) {
+        if (!begun_ && !logits_) {
+            forget_parts();  // those of a step that an exception ended
             schedule();
             if (!parts_.empty()) {
                 auto begun = context_.begin(parts_);
@@ -214,10 +221,12 @@ class Engine {
             }
         }
         if (!parts_.empty() && !logits_) {
-            const Clock::time_point begun = Clock::now();
+            const Clock::time_point start = Clock::now();
+            begun_ = false;  // should it throw
             const RunState reached = context_.advance(limits);
-            in_pass = seconds_since(begun);
-            if (reached != RunState::finished) return true;
+            in_pass = seconds_since(start);
+            begun_ = reached != RunState::finished;
+            if (begun_) return true;
             auto logits = context_.finish(parts_);
             if (!logits) {
                 forget_parts();
@@ -365,13 +374,12 @@ class Engine {
         if (job.request) {
             job.request->restart(std::move(known));
         } else {
+            Request<B> request(std::move(known), job.ask->sampler, TextStream(tokenizer_));
+            request.push(rest);
+            job.request.emplace(std::move(request));
             metrics_.queue.add(Clock::now() - job.asked);
-            job.request.emplace(std::move(known), job.ask->sampler, TextStream(tokenizer_));
-            job.request->push(rest);
         }
-        std::unique_ptr<Job> admitted = std::move(waiting_.front());
-        waiting_.pop_front();
-        insert(running_, std::move(admitted));
+        place(waiting_, waiting_.begin(), running_);
         return &job;
     }
 
@@ -393,14 +401,13 @@ class Engine {
                     continue;
                 }
                 if (job.cancelled && job.end == FinishReason::none) end(job, FinishReason::cancelled);
+                if (job.broken && job.end == FinishReason::none) end(job, FinishReason::failed, "a token was lost");
                 if (job.end != FinishReason::none) {
                     metrics_.counts.finished += job.answers();
                     at = jobs->erase(at);
                 } else if (job.preempted) {
                     job.preempted = false;
-                    std::unique_ptr<Job> moved = std::move(*at);
-                    at = jobs->erase(at);
-                    insert(waiting_, std::move(moved));
+                    place(*jobs, at++, waiting_);
                 } else {
                     ++at;
                 }
@@ -415,6 +422,11 @@ class Engine {
         Job& job = *part_jobs_[taken_];
         const PassPart<B>& part = parts_[taken_++];
         job.in_pass = false;
+        job.broken = true;
+        take(job, part);
+        job.broken = false;
+    }
+    void take(Job& job, const PassPart<B>& part) {
         if (job.written == 0 || (part.tokens.size() > 1 && part.want != Want::all))
             metrics_.counts.prompt_tokens += part.tokens.size();
         if (part.want == Want::all) return take_draft(job, part.tokens.size());
@@ -443,6 +455,7 @@ class Engine {
 
     /// The other answers to a prompt, once it is computed.
     void split(Job& job, std::span<const float> scores) {
+        Jobs others;
         for (std::uint32_t n = 1; n < job.ask->answers; ++n) {
             auto other = std::make_unique<Job>();
             other->id = job.id;
@@ -455,11 +468,17 @@ class Engine {
             other->draft = job.draft;
             other->published = job.published;
             other->split = true;
-            Job& placed = *other;
-            insert(running_, std::move(other));
-            write(placed, scores);
+            other->broken = true;
+            others.push_back(std::move(other));
         }
+        std::vector<Job*> placed;
+        for (const auto& other : others) placed.push_back(other.get());
         job.split = true;
+        while (!others.empty()) place(others, others.begin(), running_);
+        for (Job* const other : placed) {
+            write(*other, scores);
+            other->broken = false;
+        }
     }
 
     void write(Job& job, std::span<const float> scores) {
@@ -480,16 +499,18 @@ class Engine {
         std::string text(job.stops.push(step.text));
         const bool stops = (step.ends && !ask.ignore_end) || std::find(ask.stop_tokens.begin(), ask.stop_tokens.end(),
                                                                        step.token) != ask.stop_tokens.end();
+        FinishReason end = FinishReason::none;
         if (job.stops.found() || stops) {
-            job.end = FinishReason::stop;
+            end = FinishReason::stop;
         } else if (job.written >= ask.max_tokens) {
-            job.end = FinishReason::length;
+            end = FinishReason::length;
         }
-        if (job.end != FinishReason::none) text += rest(job);
-        Held held{job.ask, {job.id, job.answer, step.token, {}, job.end}, std::move(text)};
+        if (end != FinishReason::none) text += rest(job);
+        Held held{job.ask, {job.id, job.answer, step.token, {}, end}, std::move(text)};
         if (ask.log_probabilities > 0)
             held.log_probabilities = log_probabilities(scores, step.token, ask.log_probabilities);
         deltas_.push_back(std::move(held));
+        job.end = end;
     }
 
     void publish(Job& job) {
@@ -508,10 +529,12 @@ class Engine {
 
     /// Without another token. `what`: what failed.
     void end(Job& job, FinishReason why, const std::string& what = {}) {
-        job.end = why;
         const std::string text = why == FinishReason::failed ? what : rest(job);
+        std::list<Held> last;
         for (std::uint32_t n = 0; n < job.answers(); ++n)
-            deltas_.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
+            last.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
+        deltas_.splice(deltas_.end(), last);
+        job.end = why;
     }
 
     void deliver_next() {
@@ -531,10 +554,11 @@ class Engine {
     Jobs running_;
     std::vector<PassPart<B>> parts_;  // of the pass under way
     std::vector<Job*> part_jobs_;
+    bool begun_ = false;            // and not finished
     std::optional<Logits> logits_;  // once it is done
     std::size_t taken_ = 0;         // parts whose logits have become tokens
     std::size_t row_ = 0;           // of the logits
-    std::deque<Held> deltas_;
+    std::list<Held> deltas_;
     EngineMetrics metrics_;
     std::uint64_t last_id_ = 0;
 };
