@@ -22,6 +22,10 @@ template <class B>
 class Context;
 template <class B, class Hash>
 class PrefixCache;
+namespace detail {
+template <class B>
+class Frames;
+}
 
 /// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs
 /// to one thread at a time, together with all other sequences of its cache.
@@ -108,6 +112,7 @@ class Sequence {
     friend class Context<B>;
     template <class, class>
     friend class PrefixCache;
+    friend class detail::Frames<B>;
 
     /// One more block, full, computed before and shared.
     void adopt(std::int32_t block, std::span<const Token> tokens) {
