@@ -68,6 +68,9 @@ class Sequence {
         return pool_->blocks() * pool_->shape().block_tokens;
     }
 
+    /// Whether both draw from one cache.
+    [[nodiscard]] bool shares_cache(const Sequence& other) const noexcept { return pool_ == other.pool_; }
+
     /// Physical block of every `block_tokens` positions. Valid as `tokens`.
     [[nodiscard]] std::span<const std::int32_t> table() const& noexcept { return table_; }
     std::span<const std::int32_t> table() const&& = delete;
