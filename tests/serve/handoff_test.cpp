@@ -9,6 +9,12 @@
 
 #include <decant/core/hash.hpp>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -289,6 +295,37 @@ TEST_CASE("a prompt's cache is streamed while it is computed, and decoding goes 
     }
 }
 
+TEST_CASE("log-probabilities go on with the tokens", "[serve][handoff]") {
+    const Scene scene("llama3");
+    Engine from = scene.engine({.cache_tokens = 256}), to = scene.engine({.cache_tokens = 256});
+    std::vector<std::vector<decant::LogProbability>> found[2];
+    const auto listener = [&](int engine) {
+        return [&found, engine](const Delta& delta) {
+            if (delta.token) found[engine].emplace_back(delta.log_probabilities.begin(), delta.log_probabilities.end());
+        };
+    };
+    Ask ask;
+    ask.prompt = decant_test::random_tokens(9, 40, 160);
+    ask.max_tokens = 12;
+    ask.ignore_end = true;
+    ask.log_probabilities = 2;
+    ask.listener = listener(0);
+    const AskId id = taken(from.ask(std::move(ask)));
+    for (int i = 0; i < 5; ++i) taken(from.step());
+    const std::size_t before = found[0].size();
+    taken(to.restore(taken(from.save(id)), listener(1)));
+    finish(from);
+    finish(to);
+    REQUIRE(found[1].size() == 12 - before);
+    for (std::size_t i = 0; i < found[1].size(); ++i) {
+        REQUIRE(found[1][i].size() == 3);
+        for (std::size_t n = 0; n < 3; ++n) {
+            CHECK(found[1][i][n].token == found[0][before + i][n].token);
+            CHECK(found[1][i][n].value == found[0][before + i][n].value);
+        }
+    }
+}
+
 TEST_CASE("without a place a restored answer waits, and its blocks are remembered", "[serve][handoff]") {
     const Scene scene("llama3");
     Log log;
@@ -342,6 +379,8 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
     ask.sampler = busy_sampler(1);
     ask.ignore_end = true;
     ask.cache_salt = "salt";
+    ask.priority = -3;
+    ask.stop_tokens = {Token{1}, Token{2}};
     const AskId id = taken(from.ask(ask));
     CHECK(from.save(id));
     CHECK(from.computed(id) == 0);
@@ -363,6 +402,11 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
         return std::optional<ErrorCode>();
     };
     CHECK_FALSE(code(to, saved));
+    const AskId twin = taken(to.restore(saved, {}, hand_over(scene, from, id, 0, to)));
+    CHECK(taken(to.save(twin)) == saved);
+    CHECK(taken(to.save_cache(twin)) == taken(from.save_cache(id)));
+    to.cancel(twin);
+    finish(to);
     CHECK(code(to, saved, taken(from.room(1))) == ErrorCode::mismatch);
     CHECK(to.room(257).error().code == ErrorCode::cache_full);
     const Scene other("llama2");
@@ -396,3 +440,63 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
     from.cancel(id);
     CHECK(from.save(id).error().code == ErrorCode::missing);
 }
+
+#if defined(__unix__) || defined(__APPLE__)
+
+TEST_CASE("another process computes the prompt", "[serve][handoff]") {
+    Ask ask;
+    ask.prompt = decant_test::random_tokens(60, 41, 160);
+    ask.sampler = busy_sampler(3);
+    ask.max_tokens = 20;
+    ask.ignore_end = true;
+    int ends[2] = {};
+    REQUIRE(pipe(ends) == 0);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {  // opens the file itself, and says nothing but the bytes: size, frame, state
+        const Scene scene("gemma3_std");
+        Engine engine = scene.engine({.cache_tokens = 128, .block_tokens = 3, .rows = 16});
+        const auto id = engine.ask(ask);
+        while (engine.computed(*id) < ask.prompt.size()) static_cast<void>(engine.step());
+        for (const auto& part : {engine.save_cache(*id), engine.save(*id)}) {
+            const std::uint64_t size = part->size();
+            static_cast<void>(write(ends[1], &size, sizeof size) == sizeof size &&
+                              write(ends[1], part->data(), part->size()) == static_cast<ssize_t>(part->size()));
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    const auto read_all = [&](void* to, std::size_t size) {
+        for (auto* at = static_cast<char*>(to); size > 0;) {
+            const ssize_t got = read(ends[0], at, size);
+            REQUIRE(got > 0);
+            at += got;
+            size -= static_cast<std::size_t>(got);
+        }
+    };
+    Bytes parts[2];
+    for (Bytes& part : parts) {
+        std::uint64_t size = 0;
+        read_all(&size, sizeof size);
+        REQUIRE(size < 1u << 24);
+        part.resize(static_cast<std::size_t>(size));
+        read_all(part.data(), part.size());
+    }
+    close(ends[0]);
+    REQUIRE(waitpid(child, nullptr, 0) == child);
+
+    const Scene scene("gemma3_std");
+    Engine engine = scene.engine({.cache_tokens = 256}, 2);
+    auto sequence = taken(engine.room(80));
+    REQUIRE(decant::import_frame(scene.model, sequence, parts[0]));
+    Log log;
+    taken(engine.restore(parts[1], log.listener(0), std::move(sequence)));
+    finish(engine);
+    const Tokens expected = alone(scene, ask, 0).tokens;
+    const Tokens& found = log.answers[{0, 0}].tokens;  // the first came in the other process
+    REQUIRE(found.size() + 1 == expected.size());
+    CHECK(std::equal(found.begin(), found.end(), expected.begin() + 1));
+    CHECK(engine.counts().prompt_tokens == 0);
+}
+
+#endif

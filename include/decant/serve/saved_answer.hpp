@@ -95,7 +95,7 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     if (flags > 3 || left < 0) return Error{ErrorCode::bad_format, "its options are none", {}, "save it again"};
     if ((flags & 2) != 0) {
         const Clock::time_point now = Clock::now();
-        const auto room = std::chrono::duration_cast<std::chrono::microseconds>(Clock::time_point::max() - now);
+        const auto room = std::chrono::duration_cast<std::chrono::microseconds>((Clock::time_point::max)() - now);
         ask.deadline = now + (std::min)(std::chrono::microseconds(left), room);
     }
     DECANT_TRY(const std::string_view salt, in.string("the salt of the cache"));
