@@ -7,6 +7,7 @@
 #include <decant/backend/concept.hpp>
 #include <decant/backend/eigen/eigen.hpp>
 #include <decant/backend/simd/simd.hpp>
+#include <decant/cache/frames.hpp>
 #include <decant/cache/kv_cache.hpp>
 #include <decant/core/adjustment.hpp>
 #include <decant/core/best.hpp>

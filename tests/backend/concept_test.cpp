@@ -77,7 +77,21 @@ struct PassWithout {
 };
 
 /// The members of a backend, each of which can be left out.
-enum class Member { none, allocate, weight, constant, view, pass, pass_bytes, upload, copy, download, wait };
+enum class Member {
+    none,
+    allocate,
+    weight,
+    constant,
+    view,
+    pass,
+    pass_bytes,
+    upload,
+    copy,
+    read,
+    write,
+    download,
+    wait
+};
 
 template <Operation operation, Member missing = Member::none>
 struct BackendWithout {
@@ -101,6 +115,12 @@ struct BackendWithout {
     void upload(Pass&, const decant::PassInputs&, Buffer&, const decant::CacheShape&) const
         requires(missing != M::upload) {}
     void copy(Buffer&, std::size_t, std::size_t, std::size_t) const requires(missing != M::copy) {}
+    decant::Result<void> read(const Buffer&, std::size_t, std::span<std::byte>) const requires(missing != M::read) {
+        return {};
+    }
+    decant::Result<void> write(Buffer&, std::size_t, std::span<const std::byte>) const requires(missing != M::write) {
+        return {};
+    }
     Ticket download(View, std::size_t) const requires(missing != M::download) { return {}; }
     decant::Result<std::span<const float>> wait(Ticket) const requires(missing != M::wait) {
         return std::span<const float>{};
@@ -128,7 +148,8 @@ static_assert(!without_operation<Operation::embed> && !without_operation<Operati
 static_assert(!without_member<Member::allocate> && !without_member<Member::weight> &&
               !without_member<Member::constant> && !without_member<Member::view> && !without_member<Member::pass> &&
               !without_member<Member::pass_bytes> && !without_member<Member::upload> && !without_member<Member::copy> &&
-              !without_member<Member::download> && !without_member<Member::wait>);
+              !without_member<Member::read> && !without_member<Member::write> && !without_member<Member::download> &&
+              !without_member<Member::wait>);
 
 }  // namespace
 

@@ -198,6 +198,13 @@ class Counting {
     void copy(Buffer& buffer, std::size_t from, std::size_t to, std::size_t bytes) const {
         backend_.copy(buffer, from, to, bytes);
     }
+    [[nodiscard]] decant::Result<void> read(const Buffer& buffer, std::size_t offset, std::span<std::byte> to) const {
+        return backend_.read(buffer, offset, to);
+    }
+    [[nodiscard]] decant::Result<void> write(Buffer& buffer, std::size_t offset,
+                                             std::span<const std::byte> from) const {
+        return backend_.write(buffer, offset, from);
+    }
     [[nodiscard]] Ticket download(View view, std::size_t rows) const { return backend_.download(view, rows); }
     [[nodiscard]] decant::Result<std::span<const float>> wait(const Ticket& ticket) const {
         return backend_.wait(ticket);

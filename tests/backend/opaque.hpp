@@ -13,6 +13,7 @@
 
 #include <decant/backend/concept.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -268,6 +269,24 @@ class Opaque {
     void copy(Buffer& buffer, std::size_t from, std::size_t to, std::size_t bytes) const {
         link_->tell(opaque::Command::copy, buffer.id(), [&](opaque::Writer& out) {
             for (const std::size_t value : {from, to, bytes}) out.put(std::uint64_t{value});
+        });
+    }
+
+    [[nodiscard]] decant::Result<void> read(const Buffer& buffer, std::size_t offset, std::span<std::byte> to) const {
+        DECANT_CHECK(link_->readable(buffer.id()));
+        if (auto misuse = link_->take_misuse()) return *std::move(misuse);
+        DECANT_TRY(const auto bytes,
+                   link_->ask<std::byte>(opaque::Command::read, buffer.id(), [&](opaque::Writer& out) {
+                       for (const std::size_t value : {offset, to.size()}) out.put(std::uint64_t{value});
+                   }));
+        std::copy(bytes.begin(), bytes.end(), to.begin());
+        return {};
+    }
+    [[nodiscard]] decant::Result<void> write(Buffer& buffer, std::size_t offset,
+                                             std::span<const std::byte> from) const {
+        return link_->request(opaque::Command::write, buffer.id(), [&](opaque::Writer& out) {
+            out.put(std::uint64_t{offset});
+            out.list(from);
         });
     }
 

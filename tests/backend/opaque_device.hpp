@@ -135,6 +135,8 @@ class Device {
             case Command::copy: return copy(id, in);
             case Command::download: return download(id, in);
             case Command::fetch: return fetch(id);
+            case Command::read: return read(id, in);
+            case Command::write: return write(id, in);
             case Command::release:
                 buffers_.erase(id);
                 weights_.erase(id);
@@ -362,12 +364,39 @@ class Device {
         }
         const auto found = staged_.find(id);
         if (found == staged_.end()) return answer(broken("nothing was downloaded"));
-        const bool sent = answer({}, found->second);
+        const bool sent = answer({}, std::span<const float>(found->second));
         staged_.erase(found);
         return sent;
     }
 
-    bool answer(const std::optional<decant::Error>& error, std::span<const float> values = {}) {
+    bool read(Id id, Reader& in) {
+        const auto offset = static_cast<std::size_t>(in.get<std::uint64_t>());
+        const auto size = static_cast<std::size_t>(in.get<std::uint64_t>());
+        const auto found = buffers_.find(id);
+        if (found == buffers_.end()) return false;
+        if (failure_) {
+            const decant::Error error = *std::exchange(failure_, std::nullopt);
+            return answer(error);
+        }
+        if (!inside(*found->second, offset, size)) return answer(broken("a read outside its buffer"));
+        return answer({}, std::span<const std::byte>(found->second->data() + offset, size));
+    }
+    bool write(Id id, Reader& in) {
+        const auto offset = static_cast<std::size_t>(in.get<std::uint64_t>());
+        const auto bytes = in.list<std::byte>();
+        const auto found = buffers_.find(id);
+        if (found == buffers_.end()) return false;
+        if (!inside(*found->second, offset, bytes.size())) return answer(broken("a write outside its buffer"));
+        static_cast<void>(backend_.write(*found->second, offset, bytes));
+        return answer({});
+    }
+    static bool inside(const decant::HostMemory& buffer, std::size_t offset, std::size_t size) {
+        return size <= buffer.size() && offset <= buffer.size() - size;
+    }
+
+    bool answer(const std::optional<decant::Error>& error) { return answer(error, std::span<const float>()); }
+    template <class T>
+    bool answer(const std::optional<decant::Error>& error, std::span<const T> values) {
         Writer out;
         out.put(error.has_value());
         if (error) out.error(*error);

@@ -104,12 +104,12 @@ class Link {
     }
 
     /// Sends a command and waits for its answer.
-    template <class Fill>
-    [[nodiscard]] decant::Result<std::vector<float>> ask(Command command, Id id, Fill&& fill) {
+    template <Plain T = float, class Fill>
+    [[nodiscard]] decant::Result<std::vector<T>> ask(Command command, Id id, Fill&& fill) {
         const std::lock_guard lock(mutex_);
         if (recording()) return refused("a question to the device inside of record()");
         send(command, id, fill);
-        return answer();
+        return answer<T>();
     }
     template <class Fill>
     [[nodiscard]] decant::Result<void> request(Command command, Id id, Fill&& fill) {
@@ -218,7 +218,8 @@ class Link {
         counts_.bytes += out.bytes().size();
     }
 
-    decant::Result<std::vector<float>> answer() {
+    template <Plain T>
+    decant::Result<std::vector<T>> answer() {
         std::uint64_t size = 0;
         alive_ = alive_ && receive_all(socket_, &size, sizeof size);
         if (!alive_) return gone();
@@ -228,7 +229,7 @@ class Link {
         Reader in(bytes);
         std::optional<decant::Error> error;
         if (in.get<bool>()) error = in.error();
-        std::vector<float> values = in.list<float>();
+        std::vector<T> values = in.list<T>();
         if (!in.ok() || !in.empty()) return gone();
         if (error) return *std::move(error);
         return values;

@@ -270,6 +270,11 @@ TEST_CASE("opaque: a read inside a pass is refused", "[opaque]") {
     rig.upload({1});
     CHECK(rig.backend.wait(rig.backend.download(rig.backend.view(other, 0, 4, decant::RowSet::tokens), 1)));
     refused(rig.read(1));
+    std::vector<std::byte> bytes(4);
+    const auto raw = rig.backend.read(rig.buffer, 0, bytes);
+    REQUIRE_FALSE(raw);
+    CHECK(raw.error().what == "a read inside of a pass");
+    CHECK(rig.backend.read(other, 0, bytes));
 }
 
 TEST_CASE("opaque: nothing but operations inside of record, no operation outside", "[opaque]") {
@@ -371,6 +376,35 @@ TEST_CASE("opaque: a copy is made in the order of the commands", "[opaque]") {
     const auto both = rig.read(2).value();
     CHECK(decant_test::same_bits({both.begin(), both.begin() + 5}, two));
     CHECK(decant_test::same_bits({both.begin() + 5, both.end()}, one));
+}
+
+TEST_CASE("opaque: bytes go in and come out in the order of the commands", "[opaque]") {
+    const Opaque backend;
+    auto buffer = backend.allocate(64).value();
+    std::vector<std::byte> bytes(24);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + 1);
+    REQUIRE(backend.write(buffer, 3, bytes));
+    backend.copy(buffer, 3, 35, 24);
+    std::vector<std::byte> found(24);
+    REQUIRE(backend.read(buffer, 35, found));
+    CHECK(found == bytes);
+    REQUIRE(backend.write(buffer, 0, std::span<const std::byte>{}));
+
+    const auto told = [](const decant::Result<void>& result, const char* what) {
+        REQUIRE_FALSE(result);
+        CHECK(result.error().what == what);
+    };
+    told(backend.read(buffer, 41, found), "a read outside its buffer");
+    told(backend.write(buffer, 41, bytes), "a write outside its buffer");
+    backend.copy(buffer, 0, 60, 5);
+    told(backend.read(buffer, 0, found), "a copy outside its buffer");
+    REQUIRE(backend.read(buffer, 35, found));
+    CHECK(found == bytes);
+    end(backend.child());
+    for (const auto& result : {backend.read(buffer, 0, found), backend.write(buffer, 0, bytes)}) {
+        REQUIRE_FALSE(result);
+        CHECK(result.error().code == ErrorCode::io);
+    }
 }
 
 TEST_CASE("opaque: a device that dies is an error", "[opaque]") {

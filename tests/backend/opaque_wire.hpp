@@ -22,13 +22,16 @@
 
 namespace decant_test::opaque {
 
-/// Those up to `fetch` are answered; the others are queued, and what goes wrong with them is told by the next `fetch`.
+/// Those up to `write` are answered; the others are queued, and what goes wrong with them is told by the next `fetch`
+/// or `read`.
 enum class Command : std::uint32_t {
     allocate,
     weight,
     constant,
     reserve,
     fetch,
+    read,
+    write,
     pass,
     record,
     upload,

@@ -227,7 +227,7 @@ TEST_CASE("bytes that are no saved request are refused", "[serve][request]") {
     REQUIRE(context.decode(used, Token{1}));
     const auto not_empty = Request::load(bytes, std::move(used), real().tokenizer);
     REQUIRE_FALSE(not_empty);
-    CHECK(not_empty.error().code == ErrorCode::invalid_argument);
+    CHECK(not_empty.error().code == ErrorCode::mismatch);
 }
 
 TEST_CASE("requests in one pass write what each writes alone", "[serve][request]") {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace decant::inline DECANT_ABI {
@@ -65,13 +66,18 @@ concept ResumablePass = requires(P& pass, const PassShape& shape, std::uint32_t 
     { pass.workspace_bytes() } -> std::same_as<std::size_t>;
 };
 
+/// `read` and `write` carry bytes between host memory and a buffer (a snapshot of a cache), outside of `Pass::record`,
+/// at any offset and size. Both block, and come after whatever was asked of the buffer before: a read sees it, and when
+/// a write returns, the host may reuse its memory and every later command sees the bytes. They may be slow for each
+/// call, so callers move whole blocks. Errors are the device's: it is gone, or an unfinished pass may still write what
+/// is read; memory that the host can reach has none. What a failed write has left in its range is undefined.
 template <class B>
 concept Backend = std::copyable<B> && ResumablePass<typename B::Pass> &&
     Operations<typename B::Pass, typename B::View, typename B::Weight, typename B::LinearTarget> &&
     requires(const B& backend, typename B::Buffer& buffer, typename B::Pass& pass, typename B::View view,
              typename B::Ticket ticket, const Tensor& tensor, std::vector<float> values, const PassInputs& inputs,
-             const CacheShape& shape, const PassShape& capacities, std::size_t size, std::uint32_t columns,
-             RowSet rows) {
+             const CacheShape& shape, const PassShape& capacities, std::size_t size, std::uint32_t columns, RowSet rows,
+             std::span<std::byte> to, std::span<const std::byte> from) {
     { backend.allocate(size) } -> std::same_as<Result<typename B::Buffer>>;
     { backend.weight(tensor) } -> std::same_as<Result<typename B::Weight>>;
     { backend.constant(values) } -> std::same_as<Result<typename B::Weight>>;
@@ -80,6 +86,8 @@ concept Backend = std::copyable<B> && ResumablePass<typename B::Pass> &&
     { backend.pass_bytes(capacities, columns, size) } -> std::same_as<std::size_t>;  // for `MemoryPlan`
     backend.upload(pass, inputs, buffer, shape);
     backend.copy(buffer, size, size, size);
+    { backend.read(std::as_const(buffer), size, to) } -> std::same_as<Result<void>>;
+    { backend.write(buffer, size, from) } -> std::same_as<Result<void>>;
     { backend.download(view, size) } -> std::same_as<typename B::Ticket>;
     { backend.wait(ticket) } -> std::same_as<Result<std::span<const float>>>;
 };

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -121,11 +122,23 @@ class BlockPool {
     /// free.
     [[nodiscard]] std::int32_t copy(std::int32_t block) {
         const std::int32_t made = take();
-        const std::size_t bytes = shape_.block_bytes();
-        const std::size_t base = shape_.blocks_offset();
-        backend_.copy(buffer_, base + static_cast<std::size_t>(block) * bytes,
-                      base + static_cast<std::size_t>(made) * bytes, bytes);
+        backend_.copy(buffer_, block_offset(block), block_offset(made), shape_.block_bytes());
         return made;
+    }
+
+    /// Bytes of a block, from `offset` on, or a whole state, to and from the host's memory, outside of any pass.
+    /// Errors: the backend's.
+    [[nodiscard]] Result<void> read_block(std::int32_t block, std::size_t offset, std::span<std::byte> to) const {
+        return backend_.read(buffer_, block_offset(block) + offset, to);
+    }
+    [[nodiscard]] Result<void> write_block(std::int32_t block, std::size_t offset, std::span<const std::byte> from) {
+        return backend_.write(buffer_, block_offset(block) + offset, from);
+    }
+    [[nodiscard]] Result<void> read_state(std::int32_t state, std::span<std::byte> to) const {
+        return backend_.read(buffer_, static_cast<std::size_t>(state) * shape_.state_bytes(), to);
+    }
+    [[nodiscard]] Result<void> write_state(std::int32_t state, std::span<const std::byte> from) {
+        return backend_.write(buffer_, static_cast<std::size_t>(state) * shape_.state_bytes(), from);
     }
 
  private:
@@ -135,6 +148,10 @@ class BlockPool {
           buffer_(std::move(buffer)),
           blocks_(blocks),
           states_(shape_.states) {}
+
+    [[nodiscard]] std::size_t block_offset(std::int32_t block) const {
+        return shape_.blocks_offset() + static_cast<std::size_t>(block) * shape_.block_bytes();
+    }
 
     B backend_;
     CacheShape shape_;

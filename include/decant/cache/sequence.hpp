@@ -22,6 +22,10 @@ template <class B>
 class Context;
 template <class B, class Hash>
 class PrefixCache;
+namespace detail {
+template <class B>
+class Frames;
+}
 
 /// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs
 /// to one thread at a time, together with all other sequences of its cache.
@@ -63,6 +67,9 @@ class Sequence {
         DECANT_ASSERT(attached());
         return pool_->blocks() * pool_->shape().block_tokens;
     }
+
+    /// Whether both draw from one cache.
+    [[nodiscard]] bool shares_cache(const Sequence& other) const noexcept { return pool_ == other.pool_; }
 
     /// Physical block of every `block_tokens` positions. Valid as `tokens`.
     [[nodiscard]] std::span<const std::int32_t> table() const& noexcept { return table_; }
@@ -108,6 +115,7 @@ class Sequence {
     friend class Context<B>;
     template <class, class>
     friend class PrefixCache;
+    friend class detail::Frames<B>;
 
     /// One more block, full, computed before and shared.
     void adopt(std::int32_t block, std::span<const Token> tokens) {

@@ -11,10 +11,13 @@
 #include <decant/files/weights.hpp>
 #include <decant/model/bind.hpp>
 #include <decant/model/families.hpp>
+#include <decant/model/fingerprint.hpp>
 #include <decant/model/forward.hpp>
 #include <decant/model/spec.hpp>
 #include <decant/model/weights_map.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -54,6 +57,18 @@ class Model {
         return state_->file;
     }
 
+    /// What decides the meaning of this model's cached keys and values, as a number (see model/fingerprint.hpp).
+    /// Computed when first asked for: it reads a sample of all weights.
+    [[nodiscard]] std::uint64_t fingerprint() const {
+        DECANT_ASSERT(state_ != nullptr);
+        std::uint64_t known = state_->fingerprint.load(std::memory_order_relaxed);
+        if (known == 0) {  // whoever comes at the same time computes the same
+            known = decant::fingerprint(state_->spec, state_->file);
+            state_->fingerprint.store(known, std::memory_order_relaxed);
+        }
+        return known;
+    }
+
     /// Enqueue the forward pass, and the move of cached rows; used by `Context`.
     void record(typename B::Pass& pass, const Workspace<B>& work, std::uint32_t best) const {
         forward<B>(pass, state_->spec, state_->weights, work, best);
@@ -64,17 +79,20 @@ class Model {
 
  private:
     struct State {
+        State(const Weights& from, B on, ModelSpec what, ModelWeights<typename B::Weight> bound)
+            : file(from), backend(std::move(on)), spec(std::move(what)), weights(std::move(bound)) {}
         Weights file;
         B backend;
         ModelSpec spec;
         ModelWeights<typename B::Weight> weights;
+        mutable std::atomic<std::uint64_t> fingerprint{0};  // 0 = not yet known
     };
 
     static Result<std::shared_ptr<const State>> bind_state(const Weights& weights, B backend) {
         DECANT_TRY(ModelSpec spec, read_spec(weights));
         DECANT_TRY(auto bound, bind_weights(weights, backend, spec));
         return std::shared_ptr<const State>(
-            std::make_shared<State>(State{weights, std::move(backend), std::move(spec), std::move(bound)}));
+            std::make_shared<State>(weights, std::move(backend), std::move(spec), std::move(bound)));
     }
 
     explicit Model(std::shared_ptr<const State> state) : state_(std::move(state)) {}

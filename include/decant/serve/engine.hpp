@@ -5,6 +5,7 @@
 /// `Engine`: many answers at once, each step one pass over the weights for all of them (continuous batching: Yu et al.,
 /// "Orca", 2022; prompts in parts beside it: Agrawal et al., "Sarathi", 2023).
 
+#include <decant/cache/frames.hpp>
 #include <decant/cache/kv_cache.hpp>
 #include <decant/cache/pool.hpp>
 #include <decant/cache/prefix_cache.hpp>
@@ -21,6 +22,7 @@
 #include <decant/serve/draft.hpp>
 #include <decant/serve/metrics.hpp>
 #include <decant/serve/request.hpp>
+#include <decant/serve/saved_answer.hpp>
 #include <decant/text/stop_strings.hpp>
 #include <decant/text/stream.hpp>
 #include <decant/text/tokenizer.hpp>
@@ -30,6 +32,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -96,6 +99,63 @@ class Engine {
 
     /// The same as far as `budget` allows: a step that is not finished in time goes on with the next call.
     [[nodiscard]] Result<bool> step_for(Clock::duration budget) { return advance({.until = Clock::now() + budget}); }
+
+    /// An answer as bytes, without its keys and values: what was asked, and all that `restore` needs to go on with the
+    /// next token, in an engine anywhere. Of an ask whose prompt is not computed yet, all answers. It goes on here,
+    /// too, unless `cancel` ends it. Errors: `missing` if there is no such answer, or it has ended; `invalid_argument`
+    /// while a step with it is under way (see `step_for`) or its last `Delta` has not been given.
+    [[nodiscard]] Result<std::vector<std::byte>> save(AskId ask, std::uint32_t answer = 0) const {
+        DECANT_TRY(const Job* const job, resting(ask, answer));
+        detail::SavedAnswer state{{}, job->answer, job->split, job->written, std::string(job->stops.held()), {}};
+        if (job->request) state.request = job->request->save();
+        return detail::save_answer(*job->ask, state, context_.model().fingerprint());
+    }
+
+    /// How many of an answer's tokens (those of the prompt included) are in the cache; 0 if there is no such answer.
+    [[nodiscard]] std::size_t computed(AskId ask, std::uint32_t answer = 0) const {
+        const Job* const job = find(ask, answer);
+        return job != nullptr && job->request ? job->request->computed() : 0;
+    }
+
+    /// What is in the cache of an answer from position `first` on, as `export_frame`: to be sent while a long prompt is
+    /// computed step by step, or all at once. Errors: those of `save` and of `export_frame`.
+    [[nodiscard]] Result<std::vector<std::byte>> save_cache(AskId ask, std::uint32_t answer = 0,
+                                                            std::size_t first = 0) const {
+        DECANT_TRY(const Job* const job, resting(ask, answer));
+        if (!job->request) {
+            return Error{ErrorCode::invalid_argument, "an answer whose prompt has not begun", "Engine::save_cache",
+                         "ask again when `computed` says so"};
+        }
+        return export_frame(context_.model(), job->request->sequence(), first);
+    }
+
+    /// An empty sequence with room for so many tokens in this engine's cache. `import_frame` puts into it what an
+    /// engine elsewhere has computed, for `restore`. Remembered prefixes make way for it; answers do not, and its
+    /// blocks are missing to them. Errors: `cache_full`.
+    [[nodiscard]] Result<Sequence<B>> room(std::size_t tokens) {
+        Sequence<B> sequence(pool_);
+        while (true) {
+            auto reserved = sequence.reserve(tokens);
+            if (reserved) return sequence;
+            if (tokens > sequence.capacity() || prefixes_.evict(tokens / options_.block_tokens + 2) == 0)
+                return std::move(reserved).error();
+        }
+    }
+
+    /// Takes up an answer that `save` made: its deltas go on with the next token, under the same number, bit for bit.
+    /// `computed` is a sequence that `room` gave, with what is known of its cache: if a place is free, the answer goes
+    /// on at once, and only what is missing is computed. Otherwise it waits its turn, and full blocks are remembered as
+    /// those of other prefixes. Errors: those of `ask` and of `Request::load`, `mismatch` for another model's, and for
+    /// a sequence of another cache.
+    [[nodiscard]] Result<AskId> restore(std::span<const std::byte> saved, std::function<void(const Delta&)> listener,
+                                        std::optional<Sequence<B>> computed = {}) {
+        auto job = load(saved, std::move(listener), std::move(computed));
+        if (!job) return std::move(job).error().in("saved answer");
+        const AskId id{++last_id_};
+        (*job)->id = id;
+        place(*std::move(job));
+        return id;
+    }
 
     /// Whether anything waits or runs.
     [[nodiscard]] bool idle() const noexcept { return waiting_.empty() && running_.empty() && deltas_.empty(); }
@@ -543,6 +603,81 @@ class Engine {
         held.delta.text = held.text;
         held.delta.log_probabilities = held.log_probabilities;
         if (held.ask->listener) held.ask->listener(held.delta);
+    }
+
+    // ---- answers that come and go
+
+    [[nodiscard]] const Job* find(AskId ask, std::uint32_t answer) const {
+        for (const Jobs* const jobs : {&waiting_, &running_})
+            for (const auto& job : *jobs)
+                if (job->id == ask && (job->split ? job->answer == answer : answer < job->ask->answers))
+                    return job.get();
+        return nullptr;
+    }
+    /// One that no step is working on.
+    Result<const Job*> resting(AskId ask, std::uint32_t answer) const {
+        const Job* const job = find(ask, answer);
+        if (job == nullptr || job->cancelled || job->end != FinishReason::none) {
+            return Error{ErrorCode::missing,
+                         detail::text("answer ", answer, " to ask ", static_cast<std::uint64_t>(ask)), "Engine",
+                         "it has ended, or never was"};
+        }
+        const bool untold = std::any_of(deltas_.begin(), deltas_.end(), [&](const Held& held) {
+            return held.delta.ask == ask && held.delta.answer == job->answer;
+        });
+        if (job->in_pass || untold) {
+            return Error{ErrorCode::invalid_argument, "an answer that a step is working on", "Engine",
+                         "finish the step: call step()"};
+        }
+        return job;
+    }
+
+    Result<std::unique_ptr<Job>> load(std::span<const std::byte> saved, std::function<void(const Delta&)> listener,
+                                      std::optional<Sequence<B>> computed) {
+        DECANT_TRY(detail::SavedAnswer state, detail::read_answer(saved, context_.model().fingerprint()));
+        DECANT_CHECK(validate(state.ask));
+        Sequence<B> sequence(pool_);
+        if (computed && !computed->shares_cache(sequence)) {
+            return Error{ErrorCode::mismatch, "a sequence of another cache", {}, "import into what `room` gives"};
+        }
+        auto job = std::make_unique<Job>();
+        job->rank = rank(state.ask.priority);
+        job->stops = StopStrings(state.ask.stop);
+        const bool free_text = !job->stops.push(state.held).empty();
+        if (free_text || job->stops.found() || state.written >= (std::max)(state.ask.max_tokens, std::size_t{1})) {
+            return Error{ErrorCode::bad_format, "its state is none that an answer can have", {}, "save it again"};
+        }
+        if (pool_->states().size() == 0) job->draft = DraftLength(state.ask.draft_tokens);
+        job->answer = state.answer;
+        job->split = state.split;
+        job->written = static_cast<std::size_t>(state.written);
+        job->last = Clock::now();
+        if (!state.request.empty()) {
+            DECANT_TRY(auto request,
+                       Request<B>::load(state.request, std::move(computed).value_or(std::move(sequence)), tokenizer_));
+            DECANT_CHECK(detail::check_tokens(request.tokens(), context_.spec().vocabulary, "its tokens"));
+            if (request.waiting().empty()) {
+                return Error{
+                    ErrorCode::mismatch, "a sequence of all its tokens", {}, "import the frames saved with it"};
+            }
+            job->request.emplace(std::move(request));
+        }
+        state.ask.listener = std::move(listener);
+        job->ask = std::make_shared<const Ask>(std::move(state.ask));
+        return job;
+    }
+
+    /// Among those that run, if it brings its cache and there is a place. Blocks of those that wait would be missing to
+    /// the others, so they are remembered instead, where they can be taken from.
+    void place(std::unique_ptr<Job> job) {
+        std::size_t places = job->answers();
+        for (const auto& other : running_) places += other->answers();
+        if (job->request && job->request->computed() > 0) {
+            if (places <= options_.sequences) return insert(running_, std::move(job));
+            if (options_.prefix_cache) prefixes_.publish(job->request->sequence(), job->ask->cache_salt);
+            job->request->restart(Sequence<B>(pool_));
+        }
+        insert(waiting_, std::move(job));
     }
 
     Tokenizer tokenizer_;

@@ -182,7 +182,7 @@ class Request {
     }
 
     /// The request as bytes, without its keys and values: after `load` its tokens wait and are computed again, which
-    /// gives the same bits. Versioned and checksummed.
+    /// gives the same bits, unless `export_frame` takes along what `sequence()` holds. Versioned and checksummed.
     [[nodiscard]] std::vector<std::byte> save() const {
         std::vector<std::byte> out;
         for (const char c : magic) out.push_back(static_cast<std::byte>(c));
@@ -199,15 +199,12 @@ class Request {
         return out;
     }
 
-    /// A request from bytes that `save` made, anywhere; `sequence` is empty and of any cache of the same model. Errors:
-    /// `bad_format` for bytes that are not a saved request or were damaged, `mismatch` for one of another vocabulary,
-    /// `unsupported` for one of a newer version.
+    /// A request from bytes that `save` made, anywhere; `sequence` is of any cache of the same model and holds a
+    /// beginning of the request's tokens (`import_frame`), which are not computed again, or none. Errors: `bad_format`
+    /// for bytes that are not a saved request or were damaged, `mismatch` for one of another vocabulary and for a
+    /// sequence of other tokens, `unsupported` for one of a newer version.
     [[nodiscard]] static Result<Request> load(std::span<const std::byte> bytes, Sequence<B> sequence,
                                               const Tokenizer& tokenizer) {
-        if (sequence.size() != 0) {
-            return Error{ErrorCode::invalid_argument, detail::text("a sequence of ", sequence.size(), " tokens"),
-                         "Request::load", "pass an empty one"};
-        }
         auto request = read(bytes, std::move(sequence), tokenizer);
         if (!request) return std::move(request).error().in("saved request");
         return request;
@@ -313,8 +310,16 @@ class Request {
         if ((options & 4) != 0) characters.skip_space();
         TextStream text(tokenizer, {.control = (options & 1) != 0, .continues = (options & 2) != 0});
         text.restore(characters);
+        const std::size_t known = sequence.size();
+        if (known > tokens.size() || !std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(known),
+                                                 std::as_const(sequence).tokens().begin())) {
+            return Error{ErrorCode::mismatch,
+                         detail::text("the sequence's ", known, " tokens are no beginning of its ", tokens.size()),
+                         {},
+                         "import the frames of this request, or pass an empty sequence"};
+        }
         Request request(std::move(sequence), std::move(sampler), std::move(text));
-        request.push(tokens);
+        request.push(std::span(tokens).subspan(known));
         return request;
     }
 

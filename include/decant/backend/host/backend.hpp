@@ -82,6 +82,16 @@ class HostBackend {
         std::memcpy(buffer.data() + to, buffer.data() + from, bytes);
     }
 
+    /// Bytes from and to `offset` of a buffer. No errors here.
+    [[nodiscard]] Result<void> read(const Buffer& buffer, std::size_t offset, std::span<std::byte> to) const {
+        if (!to.empty()) std::memcpy(to.data(), buffer.data() + offset, to.size());
+        return {};
+    }
+    [[nodiscard]] Result<void> write(Buffer& buffer, std::size_t offset, std::span<const std::byte> from) const {
+        if (!from.empty()) std::memcpy(buffer.data() + offset, from.data(), from.size());
+        return {};
+    }
+
     /// Results of the last finished run: here they already lie in host memory, valid until the next run.
     struct Ticket {
         std::span<const float> values;
