@@ -130,6 +130,18 @@ TEST_CASE("engine: the same where layers keep a state", "[serve][engine]") {
     CHECK(run_randomly("mamba2", options, 6, 40).preemptions > 0);
 }
 
+TEST_CASE("engine: the same where blocks that were given away wait in the host's memory", "[serve][engine]") {
+    for (const char* const model : {"llama3", "gemma3_std", "mamba2"}) {
+        EngineOptions options{.cache_tokens = 160, .block_tokens = 8, .sequences = 6, .rows = 32};
+        options.swap_bytes = 1 << 30;
+        const decant::EngineCounts swapped = run_randomly(model, options, 8, 60);
+        CHECK(swapped.preemptions > 0);
+        CHECK(swapped.swapped_tokens > 0);
+        options.swap_bytes = 1;
+        CHECK(run_randomly(model, options, 8, 60).swapped_tokens == 0);
+    }
+}
+
 TEST_CASE("engine: a beginning that was computed is not computed again", "[serve][engine]") {
     const Scene scene("llama3");
     Engine engine = scene.engine({.cache_tokens = 1024, .block_tokens = 8});

@@ -34,6 +34,9 @@ struct EngineOptions {
     std::uint32_t prompt_rows = 128;
     /// Tokens of one step that may be drafted (see `Ask::draft_tokens`), of all answers together.
     std::uint32_t draft_rows = 32;
+    /// Of the host's memory, what may hold the keys and values of answers that gave their blocks to others. Beyond it
+    /// they are computed again, with the same bits.
+    std::size_t swap_bytes = 0;
     bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
     /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
     std::uint64_t steps_per_priority = 64;
@@ -95,9 +98,10 @@ struct EngineCounts {
     std::uint64_t answer_tokens = 0;
     std::uint64_t draft_tokens = 0;  ///< tokens
     std::uint64_t accepted_tokens = 0;
-    std::uint64_t preemptions = 0;  ///< answers that gave their blocks to others, to be computed again
-    std::uint64_t finished = 0;     ///< answers
-    std::size_t waiting = 0;        ///< answers
+    std::uint64_t preemptions = 0;     ///< answers that gave their blocks to others
+    std::uint64_t swapped_tokens = 0;  ///< brought back from the host's memory, and not computed again
+    std::uint64_t finished = 0;        ///< answers
+    std::size_t waiting = 0;           ///< answers
     std::size_t running = 0;
     std::size_t free_blocks = 0;
     std::size_t remembered_blocks = 0;  ///< of prefixes, those that are in use included

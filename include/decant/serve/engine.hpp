@@ -78,9 +78,7 @@ class Engine {
         job->stops = StopStrings(wanted.stop);
         if (pool_->states().size() == 0) job->draft = DraftLength(wanted.draft_tokens);
         job->ask = std::make_shared<const Ask>(std::move(wanted));
-        Jobs one;
-        one.push_back(std::move(job));
-        place(one, one.begin(), waiting_);
+        place(std::move(job), waiting_);
         return id;
     }
 
@@ -153,7 +151,7 @@ class Engine {
         if (!job) return std::move(job).error().in("saved answer");
         const AskId id{++last_id_};
         (*job)->id = id;
-        place(*std::move(job));
+        take_up(*std::move(job));
         return id;
     }
 
@@ -191,7 +189,8 @@ class Engine {
         bool in_pass = false;
         bool preempted = false;  // it goes back to those that wait
         bool cancelled = false;
-        bool broken = false;  // unless what is made of a pass comes to its end
+        std::vector<std::byte> swapped = {};  // what its blocks held
+        bool broken = false;                  // unless what is made of a pass comes to its end
         FinishReason end = FinishReason::none;
         Clock::time_point asked = Clock::now();
         Clock::time_point last = {};  // token
@@ -254,6 +253,12 @@ class Engine {
         const auto at =
             std::find_if(to.begin(), to.end(), [&](const auto& other) { return other->rank > (*job)->rank; });
         to.splice(at, from, job);
+    }
+
+    static void place(std::unique_ptr<Job> job, Jobs& to) {
+        Jobs one;
+        one.push_back(std::move(job));
+        place(one, one.begin(), to);
     }
 
     Result<bool> advance(RunLimits limits) {
@@ -411,9 +416,31 @@ class Engine {
     }
     static bool holds(const Job& job) { return !job.preempted && !job.request->sequence().table().empty(); }
     void preempt(Job& job) {
+        swap_out(job);
         job.request->restart(Sequence<B>(pool_));
         job.preempted = true;
         ++metrics_.counts.preemptions;
+    }
+
+    /// What its blocks hold goes to the host's memory, as far as that may be used.
+    void swap_out(Job& job) {
+        const Sequence<B>& sequence = job.request->sequence();
+        const std::size_t size = sequence.table().size() * pool_->shape().block_bytes();
+        std::size_t used = 0;
+        for (const Jobs* const jobs : {&waiting_, &running_})
+            for (const auto& other : *jobs) used += other->swapped.size();
+        if (sequence.size() == 0 || size > options_.swap_bytes - (std::min)(used, options_.swap_bytes)) return;
+        if (auto frame = export_frame(context_.model(), sequence)) job.swapped = *std::move(frame);
+    }
+    /// The other way. Returns whether `known` is now what had been swapped out; if not, it is computed again.
+    bool swap_in(Job& job, std::size_t tokens, Sequence<B>& known) {
+        const std::vector<std::byte> frame = std::exchange(job.swapped, {});
+        if (frame.empty() || known.size() + options_.block_tokens >= tokens) return false;
+        auto sequence = room(tokens);
+        if (!sequence || !import_frame(context_.model(), *sequence, frame)) return false;
+        metrics_.counts.swapped_tokens += sequence->size();
+        known = *std::move(sequence);
+        return true;
     }
 
     /// The first of those that wait, if it fits. Nobody behind it goes before it.
@@ -428,8 +455,11 @@ class Engine {
         const std::size_t needed =
             (tokens.size() + options_.block_tokens - 1) / options_.block_tokens - known.table().size();
         if (needed > pool_->free_blocks() + prefixes_.unused_blocks() && !running_.empty()) return nullptr;
-        metrics_.counts.cached_tokens += known.size();
-        job.published = known.table().size();
+        job.published = 0;
+        if (!swap_in(job, tokens.size(), known)) {
+            metrics_.counts.cached_tokens += known.size();
+            job.published = known.table().size();
+        }
         const std::span<const Token> rest = tokens.subspan(known.size());
         if (job.request) {
             job.request->restart(std::move(known));
@@ -669,15 +699,15 @@ class Engine {
 
     /// Among those that run, if it brings its cache and there is a place. Blocks of those that wait would be missing to
     /// the others, so they are remembered instead, where they can be taken from.
-    void place(std::unique_ptr<Job> job) {
+    void take_up(std::unique_ptr<Job> job) {
         std::size_t places = job->answers();
         for (const auto& other : running_) places += other->answers();
         if (job->request && job->request->computed() > 0) {
-            if (places <= options_.sequences) return insert(running_, std::move(job));
+            if (places <= options_.sequences) return place(std::move(job), running_);
             if (options_.prefix_cache) prefixes_.publish(job->request->sequence(), job->ask->cache_salt);
             job->request->restart(Sequence<B>(pool_));
         }
-        insert(waiting_, std::move(job));
+        place(std::move(job), waiting_);
     }
 
     Tokenizer tokenizer_;

@@ -85,8 +85,8 @@ struct EngineMetrics {
         if (counts.answer_tokens == 0) return "Nothing has been answered yet.";
         if (counts.preemptions * 4 > counts.finished + counts.running) {
             return detail::text("The cache is too small: ", counts.preemptions,
-                                " times an answer gave its blocks away and was computed "
-                                "again. Raise EngineOptions::cache_tokens, or lower EngineOptions::sequences.");
+                                " times an answer gave its blocks away, to be computed again or swapped in. Raise "
+                                "EngineOptions::cache_tokens, or lower EngineOptions::sequences.");
         }
         if (waited > 0.5 * first && counts.waiting > 0) {
             return "Slow first tokens: half of the asks wait " + ms(waited) + " of " + ms(first) +
@@ -118,6 +118,7 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     counter("draft_tokens", text(c.draft_tokens));
     counter("accepted_tokens", text(c.accepted_tokens));
     counter("preemptions", text(c.preemptions));
+    counter("swapped_tokens", text(c.swapped_tokens));
     counter("finished", text(c.finished));
     counter("pass_seconds", text(m.pass_seconds));
     counter("own_seconds", text(m.own_seconds));
