@@ -41,7 +41,7 @@ constexpr const char* usage =
     "                 NAME@D is the same with D tokens in the cache of every sequence before, untimed\n"
     "  --repeat N     timed repetitions, after one that is not timed; their mean is reported (default: 2)\n"
     "  --isa SET      only this instruction set: portable, avx2, avxvnni, avx512, avx512bf16, amx (default: the\n"
-    "                 best of the machine)\n"
+    "                 best of the machine; amx only if named)\n"
     "  --csv          lines of test,tokens_per_second alone; else a table that says, too, which share of the "
     "machine's\n"
     "                 limit this is, measured before and after each test on the same threads: of the bytes that can "
@@ -283,7 +283,6 @@ class Bench {
 
 /// The instruction set of a name, or the best that this machine runs.
 decant::Isa isa_of(const examples::Options& options) {
-    (void)decant::allow_amx();  // where there is none, the next best is used
     if (!options.given("--isa")) return decant::SimdKernels().isa();
     constexpr std::pair<std::string_view, decant::Isa> sets[] = {
         {"portable", decant::Isa::portable},      {"avx2", decant::Isa::avx2},
@@ -294,6 +293,7 @@ decant::Isa isa_of(const examples::Options& options) {
     std::string names;
     for (const auto& [name, isa] : sets) {
         if (name == wanted) {
+            if (isa == decant::Isa::amx) (void)decant::allow_amx();  // or it is not supported
             if (!decant::supported(isa)) throw examples::UsageError("this machine does not run " + wanted);
             return isa;
         }

@@ -111,10 +111,11 @@ inline constexpr unsigned tile_data = 18;
 #endif
 
 /// Asks the system to let this process use AMX. A `Simd` that is made afterwards multiplies by it, with the same
-/// results; without this call none does, and the library never makes it. It concerns the host because it holds for the
-/// whole process and for good: a thread that has used AMX has 8 KB more of state, also on its stack during a signal,
-/// and Linux (5.16 or newer) refuses while an alternate signal stack is too small for that. Fails with `unsupported`
-/// where processor or system have no AMX. Any thread, any number of times.
+/// results; without this call none does, and the library never makes it. Measure before you ask: where every 32 columns
+/// have a scale, AMX is about as fast as AVX-512 VNNI (docs/performance.md). It concerns the host because it holds for
+/// the whole process and for good: a thread that has used AMX has 8 KB more of state, also on its stack during a
+/// signal, and Linux (5.16 or newer) refuses while an alternate signal stack is too small for that. Fails with
+/// `unsupported` where processor or system have no AMX. Any thread, any number of times.
 inline Result<void> allow_amx() {
 #if DECANT_AMX
     if (!detail::has_amx() || !detail::has_avx512_vnni())
