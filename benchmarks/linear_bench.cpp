@@ -51,7 +51,6 @@ void linear(benchmark::State& state, decant::DType dtype, std::uint32_t rows) {
 }
 
 const int registered = [] {
-    (void)decant::allow_amx();  // where there is none, the next best set is measured
     using enum decant::DType;
     for (const decant::DType dtype : {f32, f16, bf16, q4_0, q4_1, q5_0, q8_0, q4_k, q6_k}) {
         const std::string name(decant::name(dtype));
