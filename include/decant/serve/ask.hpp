@@ -34,6 +34,10 @@ struct EngineOptions {
     std::uint32_t prompt_rows = 128;
     /// Tokens of one step that may be drafted (see `Ask::draft_tokens`), of all answers together.
     std::uint32_t draft_rows = 32;
+    std::size_t draft_cache_tokens = 16384;  ///< of a draft model, as `cache_tokens`
+    /// Of the time in passes, the share that a draft model may cost while its drafts do not pay, after a start of a few
+    /// passes to try; beyond that it is not asked.
+    float draft_loss = 0.03f;
     /// Of the host's memory, what may hold the keys and values of answers that gave their blocks to others. Beyond it
     /// they are computed again, with the same bits.
     std::size_t swap_bytes = 0;
@@ -77,9 +81,10 @@ struct Ask {
     std::vector<Token> stop_tokens = {};  ///< besides those that end the model's turn
     bool ignore_end = false;              ///< go on after the model has ended its turn
     std::uint32_t answers = 1;            ///< the n-th has the sampler's seed plus n; the prompt is computed once
-    /// Speculative decoding: up to so many tokens are drafted from what was written before (prompt lookup) and computed
-    /// together, which costs little more than one. The answer is the same, bit for bit; fewer are drafted where drafts
-    /// are wrong. Not for models whose layers keep a state.
+    /// Speculative decoding: up to so many tokens are drafted from what was written before (prompt lookup), or by the
+    /// engine's draft model where that says nothing, and computed together, which costs little more than one. The
+    /// answer is the same, bit for bit; fewer are drafted where drafts are wrong. Not for models whose layers keep a
+    /// state.
     std::uint32_t draft_tokens = 0;
     /// So many of the likeliest tokens come with each token of the answer.
     std::uint32_t log_probabilities = 0;
@@ -106,6 +111,8 @@ struct EngineCounts {
     std::size_t free_blocks = 0;
     std::size_t remembered_blocks = 0;  ///< of prefixes, those that are in use included
     std::size_t blocks = 0;
+    std::size_t free_draft_blocks = 0;  ///< of the draft model's cache
+    std::size_t draft_blocks = 0;
 };
 
 }  // namespace decant::inline DECANT_ABI

@@ -68,4 +68,51 @@ class DraftLength {
     float score_ = 0.5f;
 };
 
+/// Whether the time that a draft model takes is made up for by the passes that it saves: an account in seconds, which
+/// starts with some to try, gets a small share of the passes' time besides, and holds no more than the start. So drafts
+/// that never pay cost that share and the start; where they begin to pay, it is noticed.
+class DraftLedger {
+ public:
+    /// `share`: of the passes' time, what may be lost.
+    explicit DraftLedger(double share = 0.0) noexcept : share_((std::max)(share, 0.0)) {}
+
+    /// A draft took so long.
+    void spend(double seconds) noexcept {
+        balance_ -= seconds;
+        if (balance_ <= 0.0) open_ = false;
+    }
+    /// A pass took so long. `plain`: one token for each answer. Others take longer, so they say less about those saved.
+    void pass(double seconds, bool plain) noexcept {
+        if (pass_ == 0.0) {
+            pass_ = seconds;
+            balance_ += start * pass_;
+        } else if (plain) {
+            pass_ += (seconds - pass_) * 0.125;
+        } else {
+            pass_ = (std::min)(pass_, seconds);
+        }
+        earn(share_ * seconds);
+    }
+    /// So many drafted tokens were accepted, in a pass for so many answers.
+    void save(std::size_t accepted, std::size_t answers) noexcept {
+        earn(pass_ * static_cast<double>(accepted) / static_cast<double>(answers));
+    }
+    /// Whether to draft now.
+    [[nodiscard]] bool pays() const noexcept { return open_; }
+
+ private:
+    static constexpr double start = 32.0;   // passes
+    static constexpr double enough = 16.0;  // for bringing the model up to the answers and some drafts, not for a part
+
+    void earn(double seconds) noexcept {
+        balance_ = (std::min)(balance_ + seconds, start * pass_);
+        if (balance_ >= enough * pass_) open_ = true;
+    }
+
+    double share_;
+    double balance_ = 0.0;
+    double pass_ = 0.0;
+    bool open_ = false;  // before the first pass there is nothing to save
+};
+
 }  // namespace decant::inline DECANT_ABI

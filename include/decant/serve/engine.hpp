@@ -20,6 +20,7 @@
 #include <decant/sample/log_probabilities.hpp>
 #include <decant/serve/ask.hpp>
 #include <decant/serve/draft.hpp>
+#include <decant/serve/draft_model.hpp>
 #include <decant/serve/metrics.hpp>
 #include <decant/serve/request.hpp>
 #include <decant/serve/saved_answer.hpp>
@@ -51,11 +52,13 @@ class Engine {
  public:
     using Clock = std::chrono::steady_clock;
 
-    /// An executor as for `Context`. Errors: those of `KvCache`; `invalid_argument` for options of 0.
+    /// An executor as for `Context`. `draft`: a smaller model of the same vocabulary, which drafts for the answers that
+    /// want it (`Ask::draft_tokens`). Errors: those of `KvCache`; `invalid_argument` for options of 0; `mismatch` for a
+    /// draft model of another vocabulary, `unsupported` where the layers of either model keep a state.
     template <class E>
     requires(std::constructible_from<AnyExecutor, E>)
         [[nodiscard]] static Result<Engine> create(Model<B> model, Tokenizer tokenizer, E&& executor,
-                                                   EngineOptions options = {}) {
+                                                   EngineOptions options = {}, std::optional<Model<B>> draft = {}) {
         if (options.sequences == 0 || options.rows == 0 || options.prompt_rows == 0) {
             return Error{ErrorCode::invalid_argument, "an engine for no answers or no tokens", "Engine",
                          "set the EngineOptions to at least 1"};
@@ -63,8 +66,14 @@ class Engine {
         const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.sequences};
         DECANT_TRY(auto pool, BlockPool<B>::create(model.backend(), cache.shape(model.spec().cache_layers()),
                                                    options.cache_tokens));
-        return Engine(std::move(model), std::move(tokenizer), AnyExecutor(std::forward<E>(executor)), options,
-                      std::make_shared<BlockPool<B>>(std::move(pool)));
+        const AnyExecutor threads(std::forward<E>(executor));
+        std::optional<DraftModel<B>> drafts;
+        if (draft) {
+            DECANT_TRY(auto made, draft_model(model, *std::move(draft), threads, options));
+            drafts.emplace(std::move(made));
+        }
+        return Engine(std::move(model), std::move(tokenizer), threads, options,
+                      std::make_shared<BlockPool<B>>(std::move(pool)), std::move(drafts));
     }
 
     /// Takes a place in the queue. Errors: `invalid_argument` for a prompt that is empty, not of the vocabulary or
@@ -76,7 +85,7 @@ class Engine {
         job->id = id;
         job->rank = rank(wanted.priority);
         job->stops = StopStrings(wanted.stop);
-        if (pool_->states().size() == 0) job->draft = DraftLength(wanted.draft_tokens);
+        may_draft(*job, wanted.draft_tokens);
         job->ask = std::make_shared<const Ask>(std::move(wanted));
         place(std::move(job), waiting_);
         return id;
@@ -165,6 +174,8 @@ class Engine {
         now.free_blocks = pool_->free_blocks();
         now.remembered_blocks = prefixes_.blocks();
         now.blocks = pool_->blocks();
+        now.free_draft_blocks = drafts_ ? drafts_->free_blocks() : 0;
+        now.draft_blocks = drafts_ ? drafts_->blocks() : 0;
         return now;
     }
     [[nodiscard]] EngineMetrics metrics() const {
@@ -182,10 +193,12 @@ class Engine {
         std::uint64_t rank = 0;             // lower goes first
         std::optional<Request<B>> request;  // once it has run
         StopStrings stops;
-        DraftLength draft;
-        std::size_t written = 0;    // tokens of the answer
-        std::size_t published = 0;  // blocks
-        bool split = false;         // it is one answer
+        DraftLength by_lookup, by_model;
+        std::vector<Token> draft = {};  // of the next pass
+        bool from_model = false;        // this draft
+        std::size_t written = 0;        // tokens of the answer
+        std::size_t published = 0;      // blocks
+        bool split = false;             // it is one answer
         bool in_pass = false;
         bool preempted = false;  // it goes back to those that wait
         bool cancelled = false;
@@ -208,7 +221,7 @@ class Engine {
     };
 
     Engine(Model<B> model, Tokenizer tokenizer, const AnyExecutor& executor, EngineOptions options,
-           std::shared_ptr<BlockPool<B>> pool)
+           std::shared_ptr<BlockPool<B>> pool, std::optional<DraftModel<B>> drafts)
         : tokenizer_(std::move(tokenizer)),
           options_(options),
           context_(std::move(model), executor,
@@ -216,9 +229,28 @@ class Engine {
                                   .sequences = options.sequences,
                                   .logits = options.sequences + options.draft_rows}),
           pool_(std::move(pool)),
-          prefixes_(pool_) {
+          prefixes_(pool_),
+          drafts_(std::move(drafts)),
+          ledger_(static_cast<double>(options.draft_loss)) {
         parts_.reserve(options.sequences);
         part_jobs_.reserve(options.sequences);
+    }
+
+    static Result<DraftModel<B>> draft_model(const Model<B>& model, Model<B> draft, const AnyExecutor& executor,
+                                             const EngineOptions& options) {
+        if (draft.spec().vocabulary != model.spec().vocabulary) {
+            return Error{ErrorCode::mismatch,
+                         detail::text("a draft model with a vocabulary of ", draft.spec().vocabulary,
+                                      " tokens, the model has ", model.spec().vocabulary),
+                         "Engine", "use a draft model of the same family"};
+        }
+        CacheOptions cache{options.draft_cache_tokens, options.block_tokens, options.cache_dtype, options.sequences};
+        if (cache.shape(model.spec().cache_layers()).states > 0) {
+            return Error{ErrorCode::unsupported, "a draft for a model whose layers keep a state", "Engine",
+                         "leave the draft model away"};
+        }
+        return DraftModel<B>::create(std::move(draft), executor, cache,
+                                     (std::max)(options.prompt_rows, options.sequences));
     }
 
     Result<void> validate(const Ask& wanted) const {
@@ -263,19 +295,19 @@ class Engine {
 
     Result<bool> advance(RunLimits limits) {
         const Clock::time_point start = Clock::now();
-        double in_pass = 0.0;
-        auto more = advance(limits, in_pass);
-        metrics_.pass_seconds += in_pass;
-        metrics_.own_seconds += seconds_since(start) - in_pass;
+        const double before = metrics_.pass_seconds + metrics_.draft_seconds;
+        auto more = go_on(limits);
+        metrics_.own_seconds += seconds_since(start) - (metrics_.pass_seconds + metrics_.draft_seconds - before);
         return more;
     }
     static double seconds_since(Clock::time_point then) {
         return std::chrono::duration<double>(Clock::now() - then).count();
     }
 
-    Result<bool> advance(RunLimits limits, double& in_pass) {
+    Result<bool> go_on(RunLimits limits) {
         if (!begun_ && !logits_) {
             forget_parts();  // those of a step that an exception ended
+            if (!make_drafts(limits)) return true;
             schedule();
             if (!parts_.empty()) {
                 auto begun = context_.begin(parts_);
@@ -289,7 +321,9 @@ class Engine {
             const Clock::time_point start = Clock::now();
             begun_ = false;  // should it throw
             const RunState reached = context_.advance(limits);
-            in_pass = seconds_since(start);
+            const double seconds = seconds_since(start);
+            metrics_.pass_seconds += seconds;
+            pass_seconds_ += seconds;
             begun_ = reached != RunState::finished;
             if (begun_) return true;
             auto logits = context_.finish(parts_);
@@ -298,6 +332,8 @@ class Engine {
                 return std::move(logits).error();
             }
             ++metrics_.counts.steps;
+            ledger_.pass(pass_seconds_, std::all_of(parts_.begin(), parts_.end(),
+                                                    [](const auto& part) { return part.tokens.size() == 1; }));
             logits_ = *logits;
             taken_ = row_ = 0;
         }
@@ -322,6 +358,47 @@ class Engine {
         part_jobs_.clear();
         logits_.reset();
         taken_ = 0;
+        pass_seconds_ = 0.0;
+    }
+
+    // ---- drafts
+
+    void may_draft(Job& job, std::size_t tokens) const {
+        if (pool_->states().size() == 0) job.by_lookup = job.by_model = DraftLength(tokens);
+    }
+    static typename DraftModel<B>::Key key(const Job& job) { return {job.id, job.answer}; }
+
+    /// What the answers that write may say next: what followed before, or else what the draft model says. Returns
+    /// whether that is all.
+    bool make_drafts(RunLimits limits) {
+        if (!std::exchange(drafting_, false)) plan_drafts();
+        if (!drafts_) return true;
+        const Clock::time_point start = Clock::now();
+        drafting_ = !drafts_->advance(limits);
+        const double seconds = seconds_since(start);
+        metrics_.draft_seconds += seconds;
+        ledger_.spend(seconds);
+        return !drafting_;
+    }
+    void plan_drafts() {
+        std::size_t left = options_.draft_rows;
+        if (drafts_) drafts_->begin();
+        for (const auto& job : running_) {
+            job->draft.clear();
+            job->from_model = false;
+            if (!job->split || job->cancelled || job->request->waiting().size() != 1) continue;
+            const std::size_t wanted = job->ask->max_tokens - (std::min)(job->written, job->ask->max_tokens);
+            const std::size_t most = (std::min)(left, wanted > 0 ? wanted - 1 : 0);
+            const Request<B>& request = *job->request;
+            const std::span<const Token> found =
+                prompt_lookup(request.tokens(), (std::min)(most, job->by_lookup.next()));
+            job->draft.assign(found.begin(), found.end());
+            left -= found.size();
+            if (!found.empty() || !drafts_ || !ledger_.pays()) continue;
+            const std::size_t length = (std::min)(most, job->by_model.next());
+            job->from_model = drafts_->want(key(*job), request.tokens(), length, request.sampler());
+            if (job->from_model) left -= length;
+        }
     }
 
     // ---- who is in the next pass
@@ -352,19 +429,16 @@ class Engine {
         return behind > 0 ? rows - rows / 4 : rows;
     }
 
-    /// The token that waits, and a draft of those after it: up to `most`, where there is room without taking it from
+    /// The token that waits, and the draft of those after it: up to `most`, where there is room without taking it from
     /// anybody. Returns how many tokens these are.
     std::size_t add_token(Job& job, std::size_t most, std::size_t& drafted) {
-        const std::size_t left = job.ask->max_tokens - (std::min)(job.written, job.ask->max_tokens);
-        const std::size_t length = (std::min)({most, job.draft.next(), left > 0 ? left - 1 : 0});
-        const std::span<const Token> found =
-            job.split ? prompt_lookup(job.request->tokens(), length) : std::span<const Token>();
-        const bool room = pool_->free_blocks() > running_.size() + found.size() / options_.block_tokens;
-        if (!found.empty() && room && job.request->reserve(1 + found.size())) {
-            const std::vector<Token> copy(found.begin(), found.end());
-            job.request->draft(copy);
-            drafted -= copy.size();
-            metrics_.counts.draft_tokens += copy.size();
+        std::span<const Token> draft = job.from_model ? drafts_->found(key(job)) : std::span<const Token>(job.draft);
+        draft = draft.first((std::min)(draft.size(), most));
+        const bool room = pool_->free_blocks() > running_.size() + draft.size() / options_.block_tokens;
+        if (!draft.empty() && room && job.request->reserve(1 + draft.size())) {
+            job.request->draft(draft);
+            drafted -= draft.size();
+            metrics_.counts.draft_tokens += draft.size();
         }
         const std::size_t count = job.request->waiting().size();
         add_part(job, count);
@@ -418,6 +492,7 @@ class Engine {
     void preempt(Job& job) {
         swap_out(job);
         job.request->restart(Sequence<B>(pool_));
+        if (drafts_) drafts_->release(key(job));
         job.preempted = true;
         ++metrics_.counts.preemptions;
     }
@@ -494,6 +569,7 @@ class Engine {
                 if (job.broken && job.end == FinishReason::none) end(job, FinishReason::failed, "a token was lost");
                 if (job.end != FinishReason::none) {
                     metrics_.counts.finished += job.answers();
+                    if (drafts_) drafts_->release(key(job));
                     at = jobs->erase(at);
                 } else if (job.preempted) {
                     job.preempted = false;
@@ -538,7 +614,8 @@ class Engine {
                                                        return job.end == FinishReason::none;
                                                    });
         if (!right) return end(job, FinishReason::failed, right.error().message());
-        job.draft.learn(rows - 1, *right);
+        (job.from_model ? job.by_model : job.by_lookup).learn(rows - 1, *right);
+        if (job.from_model) ledger_.save(*right, parts_.size());
         metrics_.counts.accepted_tokens += *right;
         publish(job);
     }
@@ -555,7 +632,7 @@ class Engine {
             other->asked = job.asked;
             other->request.emplace(job.request->fork(job.ask->sampler.seed() + n));
             other->stops = job.stops;
-            other->draft = job.draft;
+            other->by_lookup = other->by_model = job.by_lookup;
             other->published = job.published;
             other->split = true;
             other->broken = true;
@@ -677,7 +754,7 @@ class Engine {
         if (free_text || job->stops.found() || state.written >= (std::max)(state.ask.max_tokens, std::size_t{1})) {
             return Error{ErrorCode::bad_format, "its state is none that an answer can have", {}, "save it again"};
         }
-        if (pool_->states().size() == 0) job->draft = DraftLength(state.ask.draft_tokens);
+        may_draft(*job, state.ask.draft_tokens);
         job->answer = state.answer;
         job->split = state.split;
         job->written = static_cast<std::size_t>(state.written);
@@ -715,11 +792,15 @@ class Engine {
     Context<B> context_;
     std::shared_ptr<BlockPool<B>> pool_;
     PrefixCache<B> prefixes_;
-    Jobs waiting_;  // by rank
+    std::optional<DraftModel<B>> drafts_;
+    DraftLedger ledger_;
+    bool drafting_ = false;  // a round of the draft model is not done
+    Jobs waiting_;           // by rank
     Jobs running_;
     std::vector<PassPart<B>> parts_;  // of the pass under way
     std::vector<Job*> part_jobs_;
     bool begun_ = false;            // and not finished
+    double pass_seconds_ = 0.0;     // that it took
     std::optional<Logits> logits_;  // once it is done
     std::size_t taken_ = 0;         // parts whose logits have become tokens
     std::size_t row_ = 0;           // of the logits

@@ -71,11 +71,12 @@ class Latencies {
 /// Since the engine was made. Times of answers are told when they happen, so that the last ones are in.
 struct EngineMetrics {
     EngineCounts counts;
-    Latencies queue;            ///< from `ask` to the first pass
-    Latencies first_token;      ///< from `ask` to the first token
-    Latencies between_tokens;   ///< from one token of an answer to the next
-    double pass_seconds = 0.0;  ///< in passes over the weights
-    double own_seconds = 0.0;   ///< in scheduling, sampling and listeners
+    Latencies queue;             ///< from `ask` to the first pass
+    Latencies first_token;       ///< from `ask` to the first token
+    Latencies between_tokens;    ///< from one token of an answer to the next
+    double pass_seconds = 0.0;   ///< in passes over the weights
+    double draft_seconds = 0.0;  ///< in passes of the draft model
+    double own_seconds = 0.0;    ///< in scheduling, sampling and listeners
 
     /// What the numbers say, in a sentence: which part is the slowest, and what would help.
     [[nodiscard]] std::string diagnose() const {
@@ -121,12 +122,15 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     counter("swapped_tokens", text(c.swapped_tokens));
     counter("finished", text(c.finished));
     counter("pass_seconds", text(m.pass_seconds));
+    counter("draft_seconds", text(m.draft_seconds));
     counter("own_seconds", text(m.own_seconds));
     gauge("waiting", text(c.waiting));
     gauge("running", text(c.running));
     gauge("free_blocks", text(c.free_blocks));
     gauge("remembered_blocks", text(c.remembered_blocks));
     gauge("blocks", text(c.blocks));
+    gauge("free_draft_blocks", text(c.free_draft_blocks));
+    gauge("draft_blocks", text(c.draft_blocks));
     times("queue_seconds", m.queue);
     times("first_token_seconds", m.first_token);
     times("between_tokens_seconds", m.between_tokens);
