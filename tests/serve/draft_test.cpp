@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+using decant::DraftLedger;
 using decant::DraftLength;
 using decant::Token;
 
@@ -65,4 +66,50 @@ TEST_CASE("draft: drafts that are right become longer, and come back after bad t
     }
     CHECK(n == 8);
     CHECK(DraftLength().next() == 0);
+}
+
+TEST_CASE("draft: a draft model that never pays costs the start and its share", "[serve][draft]") {
+    for (const double cost : {0.01, 0.3, 1.0, 5.0}) {
+        DraftLedger ledger(0.03);
+        CHECK_FALSE(ledger.pays());  // before the first pass
+        double spent = 0.0;
+        constexpr int steps = 5000;
+        for (int step = 0; step < steps; ++step) {
+            const bool drafts = ledger.pays();
+            if (drafts) {
+                ledger.spend(cost * 0.02);
+                spent += cost;
+                ledger.save(0, 1);
+            }
+            ledger.pass(0.02, !drafts);
+        }
+        CAPTURE(cost, spent);
+        CHECK(spent > 0.0);
+        CHECK(spent <= 0.03 * steps + 32.0 + cost);
+    }
+}
+
+TEST_CASE("draft: a draft model that pays is never shut out, and one that begins to pay is let in", "[serve][draft]") {
+    DraftLedger ledger(0.03);
+    const auto run = [&](int steps, std::size_t accepted, std::size_t answers) {
+        int drafts = 0;
+        for (int step = 0; step < steps; ++step) {
+            if (ledger.pays()) {
+                ++drafts;
+                ledger.spend(0.5);
+                ledger.pass(1.1, false);
+                ledger.save(accepted, answers);
+            } else {
+                ledger.pass(1.0, true);
+            }
+        }
+        return drafts;
+    };
+    run(1, 0, 1);
+    CHECK(run(1000, 1, 1) == 1000);  // saves 1 for 0.5
+    CHECK(run(2000, 0, 1) < 250);    // 3 % of the time, and the start, for 0.5 each
+    CHECK(run(1000, 2, 1) > 300);    // after 16 / 0.03 passes at most
+    CHECK(run(1000, 2, 1) == 1000);
+    CHECK(run(2000, 2, 16) < 300);  // one of many saves a small part of a pass
+    CHECK(DraftLedger().pays() == false);
 }

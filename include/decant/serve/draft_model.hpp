@@ -5,7 +5,6 @@
 /// `DraftModel`: a smaller model of the same vocabulary, which proposes what comes next (speculative decoding:
 /// Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023).
 
-#include <decant/backend/host/pass.hpp>
 #include <decant/cache/kv_cache.hpp>
 #include <decant/cache/pool.hpp>
 #include <decant/cache/sequence.hpp>
