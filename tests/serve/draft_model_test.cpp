@@ -181,6 +181,11 @@ TEST_CASE("draft model: proposes what it would write, whatever it proposed befor
                 REQUIRE(found.size() <= length);
             else
                 REQUIRE(found.size() == length);
+            if (between(random, 0, 3) == 0) {  // it goes on without a draft
+                const Tokens others = decant_test::random_tokens(random, between(random, 1, 6));
+                texts[n].tokens.insert(texts[n].tokens.end(), others.begin(), others.end());
+                continue;
+            }
             if (found.empty()) continue;
             ++complete;
             Ask ask = texts[n].ask;
@@ -195,7 +200,7 @@ TEST_CASE("draft model: proposes what it would write, whatever it proposed befor
             texts[n].tokens.push_back(Token{static_cast<std::int32_t>(random.below(160))});
         }
     }
-    CHECK(complete > 40);
+    CHECK(complete > 30);
     CHECK(parts > 0);
     for (std::size_t n = 0; n < texts.size(); ++n) drafts.release({AskId{n}, 0});
     CHECK(drafts.free_blocks() == drafts.blocks());
