@@ -4,45 +4,9 @@
 /// \file
 /// `parse_json`: JSON as a stream of events, with a depth limit and errors as values.
 
-#include <decant/core/config.hpp>
-#include <decant/core/result.hpp>
-
-#include <cstdint>
-#include <string_view>
-
-namespace decant::inline DECANT_ABI {
-
-/// What `parse_json` reports. Derive and override the events of interest; the others are ignored. An error that an
-/// event returns ends the parse. Strings and keys are UTF-8 without escapes, valid during the call.
-struct JsonEvents {
-    virtual ~JsonEvents() = default;
-
-    virtual Result<void> null() { return {}; }
-    virtual Result<void> boolean(bool) { return {}; }
-    /// Whole numbers without a minus sign.
-    virtual Result<void> unsigned_integer(std::uint64_t) { return {}; }
-    virtual Result<void> negative_integer(std::int64_t) { return {}; }
-    /// Numbers with a fraction or exponent, or too large for 64 bits.
-    virtual Result<void> real(double) { return {}; }
-    virtual Result<void> string(std::string_view) { return {}; }
-    virtual Result<void> begin_object() { return {}; }
-    virtual Result<void> key(std::string_view) { return {}; }
-    virtual Result<void> end_object() { return {}; }
-    virtual Result<void> begin_array() { return {}; }
-    virtual Result<void> end_array() { return {}; }
-};
-
-/// Parses one JSON document (nothing but white space may follow it) and reports it to `events`, a `JsonEvents`. Linear
-/// time, memory in proportion to the longest string and the depth. Errors give the byte and name no file.
-[[nodiscard]] Result<void> parse_json(std::string_view text, JsonEvents& events, std::uint32_t max_depth = 64);
-
-}  // namespace decant::inline DECANT_ABI
+#include <decant/files/json_events.hpp>
 
 // The parser takes longer to compile than all that calls it; see DECANT_SEPARATE_KERNELS in simd.hpp.
-#if !defined(DECANT_SEPARATE_KERNELS)
-#define DECANT_JSON_LINKAGE inline
-#include <decant/files/json_parser.hpp>
-#elif defined(DECANT_KERNELS_HERE)
-#define DECANT_JSON_LINKAGE
+#if !defined(DECANT_SEPARATE_KERNELS) || defined(DECANT_KERNELS_HERE)
 #include <decant/files/json_parser.hpp>
 #endif

@@ -2,13 +2,13 @@
 #pragma once
 
 /// \file
-/// The definition of `parse_json`, which json.hpp includes. The one header that includes nlohmann/json, of which
+/// The definition of `parse_json`, for json.hpp. The one header that includes nlohmann/json, of which
 /// nothing shows in the interface.
 
 #include <decant/core/config.hpp>
 #include <decant/core/errno.hpp>
 #include <decant/core/result.hpp>
-#include <decant/files/json.hpp>
+#include <decant/files/json_events.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -77,7 +77,11 @@ class JsonAdapter {
 
 }  // namespace detail
 
-DECANT_JSON_LINKAGE Result<void> parse_json(std::string_view text, JsonEvents& events, std::uint32_t max_depth) {
+#if !defined(DECANT_SEPARATE_KERNELS)
+inline
+#endif
+    Result<void>
+    parse_json(std::string_view text, JsonEvents& events, std::uint32_t max_depth) {
     const detail::ErrnoGuard guard;
     detail::JsonAdapter adapter(events, max_depth);
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return {};

@@ -500,7 +500,8 @@ class Engine {
     /// What its blocks hold goes to the host's memory, as far as that may be used.
     void swap_out(Job& job) {
         const Sequence<B>& sequence = job.request->sequence();
-        const std::size_t size = sequence.table().size() * pool_->shape().block_bytes();
+        const CacheShape& shape = pool_->shape();
+        const std::size_t size = sequence.table().size() * shape.block_bytes() + shape.state_bytes();
         std::size_t used = 0;
         for (const Jobs* const jobs : {&waiting_, &running_})
             for (const auto& other : *jobs) used += other->swapped.size();

@@ -148,11 +148,13 @@ class TiledProduct {
                                               const std::byte* dots) noexcept {
         Lanes::Floats scales[Blocks][panels], offsets[Blocks][panels];
         DECANT_UNROLL
-        for (std::size_t i = 0; i < Blocks; ++i) DECANT_UNROLL
-        for (std::size_t p = 0; p < panels; ++p) {
-            const std::size_t lanes = (p * apart<Format> + b + i) * panel_rows;
-            scales[i][p] = Lanes::load_floats(panel.scales + lanes);
-            if constexpr (Format::has_offset) offsets[i][p] = Lanes::load_floats(panel.offsets + lanes);
+        for (std::size_t i = 0; i < Blocks; ++i) {
+            DECANT_UNROLL
+            for (std::size_t p = 0; p < panels; ++p) {
+                const std::size_t lanes = (p * apart<Format> + b + i) * panel_rows;
+                scales[i][p] = Lanes::load_floats(panel.scales + lanes);
+                if constexpr (Format::has_offset) offsets[i][p] = Lanes::load_floats(panel.offsets + lanes);
+            }
         }
         for (std::size_t r = g.done; r < g.rows; ++r) {
             g.prefetch(r, k, b);
