@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -37,6 +38,7 @@ using decant::Sampler;
 using decant::Simd;
 using decant::Token;
 using decant_test::alone;
+using decant_test::drain;
 using decant_test::Floats;
 using decant_test::Listener;
 using decant_test::Random;
@@ -55,11 +57,6 @@ Tokens ids(const std::vector<int>& numbers) {
     Tokens tokens;
     for (const int number : numbers) tokens.push_back(Token{number});
     return tokens;
-}
-
-void run(Engine& engine) {
-    while (taken(engine.step())) {
-    }
 }
 
 void check_same(const Written& found, const Written& expected) {
@@ -170,7 +167,7 @@ TEST_CASE("case BS-04: three asks in a pool of ten blocks write what they write 
                 asked.push_back(taken(engine.ask(ask)));
                 if (blocks == 1000) expected.push_back(alone(scene, ask, 0));
             }
-            run(engine);
+            drain(engine);
             CAPTURE(kind.model, blocks);
             for (std::size_t n = 0; n < 3; ++n) {
                 check_same(listener.answers[{asked[n], 0}], expected[n]);
@@ -262,7 +259,7 @@ TEST_CASE("case BS-05: cancelled in every state, nothing is kept", "[serve][case
             };
             if (behind_a_hit) {
                 static_cast<void>(ask(1, 1));
-                run(engine);
+                drain(engine);
             }
             const auto first = ask(12, 2), second = ask(12, 3);
             for (int step = 0; step < before; ++step) static_cast<void>(taken(engine.step()));
@@ -270,7 +267,7 @@ TEST_CASE("case BS-05: cancelled in every state, nothing is kept", "[serve][case
             engine.cancel(second.first);
             engine.cancel(second.first);
             engine.cancel(AskId{12345});
-            run(engine);
+            drain(engine);
             CAPTURE(behind_a_hit, before);
             const Written& found = listener.answers[{second.first, 0}];
             CHECK(found.ends == 1);
@@ -298,7 +295,7 @@ TEST_CASE("case BS-05: cancelled by the listener, at any token", "[serve][cases]
             if (delta.answer == 1 && ++heard == at) engine.cancel(delta.ask);
         };
         const AskId id = taken(engine.ask(ask));
-        run(engine);
+        drain(engine);
         CAPTURE(at);
         for (std::uint32_t n = 0; n < 2; ++n) {
             const Written& found = listener.answers[{id, n}];
@@ -359,7 +356,7 @@ TEST_CASE("case BS-07: an answer does not depend on its batch, its place, the pa
                         one.listener = [&](const Delta& delta) { listener(delta); };
                         const AskId id = taken(engine.ask(one));
                         if (!last) others();
-                        run(engine);
+                        drain(engine);
                         check_same(listener.answers[{id, 0}], expected);
                         CHECK((engine.counts().cached_tokens > 0) == cached);
                     }
@@ -417,7 +414,7 @@ TEST_CASE("case SP-02: a prompt of one token repeated, drafted from itself", "[s
         ask.draft_tokens = drafts;
         ask.listener = [&](const Delta& delta) { listener(delta); };
         const AskId id = taken(engine.ask(ask));
-        run(engine);
+        drain(engine);
         check_same(listener.answers[{id, 0}], alone(scene, ask, 0));
         CHECK((engine.counts().draft_tokens > 0) == (drafts > 0));
     }
@@ -466,7 +463,7 @@ TEST_CASE("case SP-04: limits, stop strings and the end of the cache within draf
         ask.draft_tokens = 4;
         ask.listener = [&](const Delta& delta) { listener(delta); };
         const AskId id = taken(engine.ask(ask));
-        run(engine);
+        drain(engine);
         const Written& found = listener.answers[{id, 0}];
         check_same(found, alone(scene, ask, 0));
         CHECK(engine.counts().answer_tokens == found.tokens.size());
@@ -481,7 +478,7 @@ TEST_CASE("case SP-04: limits, stop strings and the end of the cache within draf
         again.ignore_end = true;
         again.listener = [&](const Delta& delta) { listener(delta); };
         const AskId next = taken(engine.ask(again));
-        run(engine);
+        drain(engine);
         check_same(listener.answers[{next, 0}], alone(scene, again, 0));
         return found.end;
     };
@@ -526,7 +523,7 @@ TEST_CASE("case SP-04: limits, stop strings and the end of the cache within draf
                 one.draft_tokens = drafts;
                 one.listener = [&](const Delta& delta) { listener(delta); };
                 const AskId id = taken(engine.ask(one));
-                run(engine);
+                drain(engine);
                 written[drafts] = listener.answers[{id, 0}];
                 check_no_block_kept(engine);
             }
@@ -602,7 +599,7 @@ TEST_CASE("case SP-06: nothing is drafted where layers keep a state", "[serve][c
     ask.draft_tokens = 8;
     ask.listener = [&](const Delta& delta) { listener(delta); };
     const AskId id = taken(engine.ask(ask));
-    run(engine);
+    drain(engine);
     CHECK(engine.counts().draft_tokens == 0);
     check_same(listener.answers[{id, 0}], alone(scene, ask, 0));
 }
@@ -635,32 +632,49 @@ TEST_CASE("case KV-04: windows, going back, a shared beginning, saving and loadi
     }
 }
 
+namespace {
+
+/// Four asks, half of them with drafts.
+std::vector<std::pair<AskId, Ask>> ask_four(Engine& engine, std::uint64_t seed,
+                                            const std::function<void(const Delta&)>& listener) {
+    std::vector<std::pair<AskId, Ask>> asked;
+    for (std::uint64_t n = 0; n < 4; ++n) {
+        Ask ask;
+        ask.prompt = random_tokens(10 + n, seed + n, 160);
+        ask.sampler = in_turn();
+        ask.max_tokens = 25;
+        ask.ignore_end = true;
+        ask.draft_tokens = n < 2 ? 4 : 0;
+        ask.listener = listener;
+        asked.emplace_back(taken(engine.ask(ask)), ask);
+    }
+    return asked;
+}
+
+/// How often a step threw until all was done.
+std::size_t drain_thrown(Engine& engine, bool whole) {
+    std::size_t thrown = 0;
+    for (bool more = true; more;) {
+        try {
+            more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(20)));
+        } catch (const std::runtime_error&) {
+            ++thrown;
+        }
+    }
+    return thrown;
+}
+
+}  // namespace
+
 // An exception of the host's threads ends a step in the middle of its pass.
 TEST_CASE("case EH-05: an executor that throws ends the call, and nothing else", "[serve][cases]") {
     const Scene scene("llama3");
     for (const bool whole : {true, false}) {
-        std::size_t thrown = 0;
         Faulty faulty;
         Engine engine = taken(Engine::create(scene.model, scene.tokenizer, faulty, {.cache_tokens = 512}));
         Listener listener;
-        std::vector<std::pair<AskId, Ask>> asked;
-        for (std::uint64_t n = 0; n < 4; ++n) {
-            Ask ask;
-            ask.prompt = random_tokens(10 + n, 110 + n, 160);
-            ask.sampler = in_turn();
-            ask.max_tokens = 25;
-            ask.ignore_end = true;
-            ask.draft_tokens = n < 2 ? 4 : 0;
-            ask.listener = [&](const Delta& delta) { listener(delta); };
-            asked.emplace_back(taken(engine.ask(ask)), ask);
-        }
-        for (bool more = true; more;) {
-            try {
-                more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(20)));
-            } catch (const std::runtime_error&) {
-                ++thrown;
-            }
-        }
+        const auto asked = ask_four(engine, 110, [&](const Delta& delta) { listener(delta); });
+        const std::size_t thrown = drain_thrown(engine, whole);
         CHECK(thrown > 5);
         for (const auto& [id, ask] : asked) check_same(listener.answers[{id, 0}], alone(scene, ask, 0));
         check_no_block_kept(engine);
@@ -672,28 +686,12 @@ TEST_CASE("case EH-05: a listener that throws ends the call, and nothing else", 
     for (const bool whole : {true, false}) {
         Engine engine = scene.engine({.cache_tokens = 512, .draft_rows = 8});
         Listener listener;
-        std::vector<std::pair<AskId, Ask>> asked;
-        std::size_t calls = 0, thrown = 0;
-        for (std::uint64_t n = 0; n < 4; ++n) {
-            Ask ask;
-            ask.prompt = random_tokens(10 + n, 100 + n, 160);
-            ask.sampler = in_turn();
-            ask.max_tokens = 25;
-            ask.ignore_end = true;
-            ask.draft_tokens = n < 2 ? 4 : 0;
-            ask.listener = [&](const Delta& delta) {
-                listener(delta);
-                if (++calls % 7 == 0) throw std::runtime_error("the host's own");
-            };
-            asked.emplace_back(taken(engine.ask(ask)), ask);
-        }
-        for (bool more = true; more;) {
-            try {
-                more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(20)));
-            } catch (const std::runtime_error&) {
-                ++thrown;
-            }
-        }
+        std::size_t calls = 0;
+        const auto asked = ask_four(engine, 100, [&](const Delta& delta) {
+            listener(delta);
+            if (++calls % 7 == 0) throw std::runtime_error("the host's own");
+        });
+        const std::size_t thrown = drain_thrown(engine, whole);
         CHECK(thrown == calls / 7);
         CHECK(thrown > 5);
         for (const auto& [id, ask] : asked) check_same(listener.answers[{id, 0}], alone(scene, ask, 0));

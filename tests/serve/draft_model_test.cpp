@@ -30,6 +30,7 @@ using decant::Token;
 using decant_test::alone;
 using decant_test::between;
 using decant_test::bind;
+using decant_test::drain;
 using decant_test::Listener;
 using decant_test::Random;
 using decant_test::Scene;
@@ -60,85 +61,20 @@ Tokens different(std::size_t count, std::int32_t first) {
     return tokens;
 }
 
-void drain(Engine& engine) {
-    while (taken(engine.step())) {
-    }
-}
-
 bool all_free(const decant::EngineCounts& counts) {
     return counts.free_draft_blocks == counts.draft_blocks && counts.draft_blocks > 0 &&
            counts.free_blocks + counts.remembered_blocks == counts.blocks;
 }
 
-Ask random_ask(Random& random, const Tokens& common) {
-    Ask ask;
-    ask.prompt.assign(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(between(random, 0, common.size())));
-    const Tokens own = decant_test::random_tokens(random, between(random, 1, 12));
-    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
-    switch (between(random, 0, 2)) {
-        case 0: ask.sampler = Sampler({.temperature = 0.0f}); break;
-        case 1:
-            ask.sampler = taken(Sampler::chain(
-                {decant::Penalties{.repetition = 1.2f, .frequency = 0.1f}, decant::Temperature{1.1f}}, random.next()));
-            break;
-        default: ask.sampler = taken(Sampler::chain({decant::Mirostat{}}, random.next()));
-    }
-    ask.max_tokens = between(random, 1, 30);
-    ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
-    ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
-    ask.ignore_end = between(random, 0, 1) == 1;
-    ask.draft_tokens = static_cast<std::uint32_t>(between(random, 0, 6));
-    if (between(random, 0, 3) == 0) ask.stop_tokens = decant_test::random_tokens(random, 3);
-    if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
-    return ask;
-}
-
-/// Asks, cancels and interrupts at random, and compares all answers with requests alone. Returns what was counted.
+/// Returns what was counted.
 decant::EngineCounts run_randomly(const char* model, const char* draft, EngineOptions options, std::uint64_t seed,
                                   int asks) {
+    CAPTURE(model, draft);
     const Scene scene(model);
     Random random{seed};
     Engine engine = engine_with(scene, bind<Simd>(tiny(draft)), options, 2);
-    const Tokens common = decant_test::random_tokens(random, 40);
-    const auto listener = std::make_shared<Listener>();
-    std::map<AskId, Ask> asked;
-    std::map<AskId, bool> cancelled;
-    bool more = true;
-    for (int left = asks; left > 0 || more;) {
-        if (left > 0 && between(random, 0, 1) == 1) {
-            Ask ask = random_ask(random, common);
-            ask.listener = [listener](const Delta& delta) { (*listener)(delta); };
-            const AskId id = taken(engine.ask(ask));
-            asked.emplace(id, std::move(ask));
-            --left;
-        }
-        if (!asked.empty() && between(random, 0, 9) == 0) {
-            const auto at = std::next(asked.begin(), static_cast<std::ptrdiff_t>(between(random, 0, asked.size() - 1)));
-            engine.cancel(at->first);
-            cancelled[at->first] = true;
-        }
-        const bool whole = between(random, 0, 1) == 1;
-        more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(between(random, 0, 200))));
-    }
-    const decant::EngineCounts counts = engine.counts();
+    const decant::EngineCounts counts = decant_test::run_randomly(scene, engine, random, asks);
     CHECK(all_free(counts));
-    for (const auto& [id, ask] : asked) {
-        for (std::uint32_t n = 0; n < ask.answers; ++n) {
-            const Written& found = listener->answers[{id, n}];
-            const Written expected = alone(scene, ask, n);
-            CAPTURE(model, draft, static_cast<std::uint64_t>(id), n, static_cast<int>(found.end));
-            CHECK(found.ends == 1);
-            if (found.end == FinishReason::cancelled) {
-                CHECK(cancelled[id]);
-                REQUIRE(found.tokens.size() <= expected.tokens.size());
-                CHECK(std::equal(found.tokens.begin(), found.tokens.end(), expected.tokens.begin()));
-                continue;
-            }
-            CHECK(found.tokens == expected.tokens);
-            CHECK(found.text == expected.text);
-            CHECK(found.end == expected.end);
-        }
-    }
     return counts;
 }
 

@@ -26,7 +26,7 @@ using decant::Sampler;
 using decant::Simd;
 using decant::Token;
 using decant_test::alone;
-using decant_test::between;
+using decant_test::drain;
 using decant_test::Listener;
 using decant_test::Random;
 using decant_test::Scene;
@@ -37,77 +37,13 @@ using Engine = decant::Engine<Simd>;
 
 namespace {
 
-Ask random_ask(Random& random, const Tokens& common) {
-    Ask ask;
-    ask.prompt.assign(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(between(random, 0, common.size())));
-    const Tokens own = decant_test::random_tokens(random, between(random, 1, 12));
-    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
-    ask.sampler = between(random, 0, 1) == 1
-                      ? Sampler({.temperature = 0.0f})
-                      : taken(Sampler::chain(
-                            {decant::Penalties{.repetition = 1.2f, .frequency = 0.1f}, decant::Temperature{1.1f}},
-                            random.next()));
-    ask.max_tokens = between(random, 1, 30);
-    ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
-    ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
-    ask.ignore_end = between(random, 0, 1) == 1;
-    ask.draft_tokens = static_cast<std::uint32_t>(between(random, 0, 6));
-    if (between(random, 0, 3) == 0) ask.stop_tokens = decant_test::random_tokens(random, 3);
-    if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
-    return ask;
-}
-
-/// Returns what the engine counted.
+/// Returns what was counted.
 decant::EngineCounts run_randomly(const std::string& model, EngineOptions options, std::uint64_t seed, int asks) {
+    CAPTURE(model);
     const Scene scene(model);
     Random random{seed};
     Engine engine = scene.engine(options, 2);
-    const Tokens common = decant_test::random_tokens(random, 40);
-    const auto listener = std::make_shared<Listener>();
-    std::map<AskId, Ask> asked;
-    std::map<AskId, bool> cancelled;
-    bool more = true;
-    for (int left = asks; left > 0 || more;) {
-        if (left > 0 && between(random, 0, 1) == 1) {
-            Ask ask = random_ask(random, common);
-            ask.listener = [listener](const Delta& delta) { (*listener)(delta); };
-            const AskId id = taken(engine.ask(ask));
-            asked.emplace(id, std::move(ask));
-            --left;
-        }
-        if (!asked.empty() && between(random, 0, 9) == 0) {
-            const auto at = std::next(asked.begin(), static_cast<std::ptrdiff_t>(between(random, 0, asked.size() - 1)));
-            engine.cancel(at->first);
-            cancelled[at->first] = true;
-        }
-        const bool whole = between(random, 0, 1) == 1;
-        more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(between(random, 0, 200))));
-        const decant::EngineCounts counts = engine.counts();
-        REQUIRE(counts.free_blocks + counts.remembered_blocks <= counts.blocks);
-    }
-    CHECK(engine.idle());
-    const decant::EngineCounts counts = engine.counts();
-    CHECK(counts.free_blocks + counts.remembered_blocks == counts.blocks);
-    std::size_t answers = 0;
-    for (const auto& [id, ask] : asked) {
-        for (std::uint32_t n = 0; n < ask.answers; ++n, ++answers) {
-            const Written& found = listener->answers[{id, n}];
-            const Written expected = alone(scene, ask, n);
-            CAPTURE(model, static_cast<std::uint64_t>(id), n, static_cast<int>(found.end), found.text, expected.text);
-            CHECK(found.ends == 1);
-            if (found.end == FinishReason::cancelled) {
-                CHECK(cancelled[id]);
-                REQUIRE(found.tokens.size() <= expected.tokens.size());
-                CHECK(std::equal(found.tokens.begin(), found.tokens.end(), expected.tokens.begin()));
-                continue;
-            }
-            CHECK(found.tokens == expected.tokens);
-            CHECK(found.text == expected.text);
-            CHECK(found.end == expected.end);
-        }
-    }
-    CHECK(counts.finished == answers);
-    return counts;
+    return decant_test::run_randomly(scene, engine, random, asks);
 }
 
 }  // namespace
@@ -157,8 +93,7 @@ TEST_CASE("engine: a beginning that was computed is not computed again", "[serve
         ask.ignore_end = true;
         ask.listener = [&](const Delta& delta) { listener(delta); };
         const AskId id = taken(engine.ask(ask));
-        while (taken(engine.step())) {
-        }
+        drain(engine);
         const std::uint64_t computed = engine.counts().prompt_tokens - before;
         before = engine.counts().prompt_tokens;
         // The new tokens, the last one of the answer before, and what is beyond whole blocks.
@@ -180,8 +115,7 @@ TEST_CASE("engine: domains do not share", "[serve][engine]") {
         ask.max_tokens = 1;
         ask.cache_salt = cache_salt;
         static_cast<void>(taken(engine.ask(ask)));
-        while (taken(engine.step())) {
-        }
+        drain(engine);
     }
     CHECK(engine.counts().cached_tokens == 32);
 }
@@ -211,8 +145,7 @@ TEST_CASE("engine: what it refuses, and what comes too late", "[serve][engine]")
     ask.ignore_end = true;
     ask.max_tokens = 1000;
     const AskId large = taken(engine.ask(ask));
-    while (taken(engine.step())) {
-    }
+    drain(engine);
     CHECK(listener.answers[{late, 0}].end == FinishReason::deadline);
     CHECK(listener.answers[{large, 0}].end == FinishReason::full);
     CHECK(listener.answers[{large, 0}].tokens.size() == 63);
@@ -239,8 +172,7 @@ TEST_CASE("engine: log-probabilities are those of the model, with a draft or wit
             told.emplace_back(delta.log_probabilities.begin(), delta.log_probabilities.end());
         };
         static_cast<void>(taken(engine.ask(ask)));
-        while (taken(engine.step())) {
-        }
+        drain(engine);
         REQUIRE(answer.size() == 24);
 
         decant::Context<Simd> context(scene.model);
@@ -277,8 +209,7 @@ TEST_CASE("engine: a short prompt does not wait for a long one before it", "[ser
         return taken(engine.ask(one));
     };
     const AskId tall = ask(1000), brief = ask(30);
-    while (taken(engine.step())) {
-    }
+    drain(engine);
     CHECK(ended == std::vector<AskId>{brief, tall});
 }
 
@@ -301,8 +232,7 @@ TEST_CASE("engine: up to the last token of the cache", "[serve][engine]") {
             ask.ignore_end = true;
             ask.listener = [&](const Delta& delta) { listener(delta); };
             const AskId id = taken(engine.ask(ask));
-            while (taken(engine.step())) {
-            }
+            drain(engine);
             CAPTURE(one.prompt, one.wanted, rows);
             const Written& found = listener.answers[{id, 0}];
             CHECK(found.end == one.end);
@@ -337,13 +267,11 @@ TEST_CASE("engine: asks with one beginning that come together, are cancelled, or
         for (std::size_t i = 0; i < 8; ++i) ask(i % 3);
         static_cast<void>(taken(engine.step_for(std::chrono::microseconds(1))));
         if (cancel) engine.cancel(asked[0].first);
-        while (taken(engine.step())) {
-        }
+        drain(engine);
         const std::uint64_t before = engine.counts().prompt_tokens;
         for (const std::size_t beyond : {0u, 1u, 15u, 16u})
             ask(beyond);  // miss and hit, and a prompt that is all there
-        while (taken(engine.step())) {
-        }
+        drain(engine);
         CHECK(engine.counts().prompt_tokens - before <= 16 + 1 + 15 + 16);
         for (std::size_t i = cancel ? 1 : 0; i < asked.size(); ++i)
             CHECK(listener.answers[{asked[i].first, 0}].tokens == alone(scene, asked[i].second, 0).tokens);
@@ -369,8 +297,7 @@ TEST_CASE("engine: drafts change nothing but the number of steps", "[serve][engi
         ask.draft_tokens = drafts;
         ask.listener = [&](const Delta& delta) { listener(delta); };
         const AskId id = taken(engine.ask(ask));
-        while (taken(engine.step())) {
-        }
+        drain(engine);
         CHECK(listener.answers[{id, 0}].tokens == alone(scene, ask, 0).tokens);
         steps[drafts > 0 ? 1 : 0] = engine.counts().steps;
         CHECK((engine.counts().accepted_tokens > 0) == (drafts > 0));

@@ -42,6 +42,7 @@ using decant::Simd;
 using decant::TextStream;
 using decant::Token;
 using decant_test::alone;
+using decant_test::drain;
 using decant_test::Random;
 using decant_test::Scene;
 using decant_test::taken;
@@ -89,11 +90,6 @@ struct Log {
         };
     }
 };
-
-void finish(Engine& engine) {
-    while (taken(engine.step())) {
-    }
-}
 
 /// All of an answer's cache, put into the other engine's.
 std::optional<decant::Sequence<Simd>> hand_over(const Scene& scene, const Engine& from, AskId id, std::uint32_t answer,
@@ -207,8 +203,8 @@ TEST_CASE("answers go on in another engine where they stopped", "[serve][handoff
                 }
                 from.cancel(ids[i]);
             }
-            finish(from);
-            finish(to);
+            drain(from);
+            drain(to);
             for (std::size_t i = 0; i < asks.size(); ++i) {
                 for (std::uint32_t n = 0; n < asks[i].answers; ++n) {
                     const Written expected = alone(scene, asks[i], n);
@@ -248,7 +244,7 @@ TEST_CASE("a stop string that is half written is found elsewhere", "[serve][hand
         const AskId id = taken(from.ask(std::move(asked)));
         while (log.answers[{0, 0}].tokens.size() < steps) taken(from.step());
         taken(to.restore(taken(from.save(id)), log.listener(0), hand_over(scene, from, id, 0, to)));
-        finish(to);
+        drain(to);
         CHECK(log.answers[{0, 0}].text == expected.text);
         CHECK(log.answers[{0, 0}].tokens == expected.tokens);
         CHECK(to.counts().prompt_tokens == 0);  // nothing was computed again
@@ -288,8 +284,8 @@ TEST_CASE("a prompt's cache is streamed while it is computed, and decoding goes 
         CHECK(frames > 10);
         taken(decode.restore(taken(prefill.save(id)), log.listener(1), std::move(sequence)));
         prefill.cancel(id);
-        finish(prefill);
-        finish(decode);
+        drain(prefill);
+        drain(decode);
         for (std::size_t i = 0; i < 2; ++i) CHECK(log.answers[{i, 0}].tokens == alone(scene, asks[i], 0).tokens);
         CHECK(decode.counts().prompt_tokens == 3);
     }
@@ -314,8 +310,8 @@ TEST_CASE("log-probabilities go on with the tokens", "[serve][handoff]") {
     for (int i = 0; i < 5; ++i) taken(from.step());
     const std::size_t before = found[0].size();
     taken(to.restore(taken(from.save(id)), listener(1)));
-    finish(from);
-    finish(to);
+    drain(from);
+    drain(to);
     REQUIRE(found[1].size() == 12 - before);
     for (std::size_t i = 0; i < found[1].size(); ++i) {
         REQUIRE(found[1][i].size() == 3);
@@ -345,7 +341,7 @@ TEST_CASE("without a place a restored answer waits, and its blocks are remembere
     for (int i = 0; i < 4; ++i) taken(from.step());
     taken(to.restore(taken(from.save(id)), log.listener(1), hand_over(scene, from, id, 0, to)));
     CHECK(to.counts().waiting == 1);
-    finish(to);
+    drain(to);
     CHECK(to.counts().cached_tokens == 48);  // three blocks of 16 of 53 tokens
     for (std::size_t i = 0; i < 2; ++i) CHECK(log.answers[{i, 0}].tokens == alone(scene, asks[i], 0).tokens);
 }
@@ -364,9 +360,9 @@ TEST_CASE("a deadline goes along as the time that is left", "[serve][handoff]") 
         ask.ignore_end = true;
         const AskId id = taken(from.ask(ask));
         taken(to.restore(taken(from.save(id)), log.listener(0)));
-        finish(to);
+        drain(to);
         CHECK(log.answers[{0, 0}].end == (deadline < now ? FinishReason::deadline : FinishReason::length));
-        finish(from);
+        drain(from);
     }
 }
 
@@ -398,7 +394,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
         auto restored = engine.restore(bytes, {}, std::move(sequence));
         if (!restored) return std::optional<ErrorCode>(restored.error().code);
         engine.cancel(*restored);
-        finish(engine);
+        drain(engine);
         return std::optional<ErrorCode>();
     };
     CHECK_FALSE(code(to, saved));
@@ -406,7 +402,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
     CHECK(taken(to.save(twin)) == saved);
     CHECK(taken(to.save_cache(twin)) == taken(from.save_cache(id)));
     to.cancel(twin);
-    finish(to);
+    drain(to);
     CHECK(code(to, saved, taken(from.room(1))) == ErrorCode::mismatch);
     CHECK(to.room(257).error().code == ErrorCode::cache_full);
     const Scene other("llama2");
@@ -433,7 +429,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
         if (!restored) continue;
         for (int i = 0; i < 2; ++i) taken(to.step());
         to.cancel(*restored);
-        finish(to);
+        drain(to);
     }
     const auto counts = to.counts();
     CHECK(counts.free_blocks + counts.remembered_blocks == counts.blocks);
@@ -491,7 +487,7 @@ TEST_CASE("another process computes the prompt", "[serve][handoff]") {
     REQUIRE(decant::import_frame(scene.model, sequence, parts[0]));
     Log log;
     taken(engine.restore(parts[1], log.listener(0), std::move(sequence)));
-    finish(engine);
+    drain(engine);
     const Tokens expected = alone(scene, ask, 0).tokens;
     const Tokens& found = log.answers[{0, 0}].tokens;  // the first came in the other process
     REQUIRE(found.size() + 1 == expected.size());

@@ -15,9 +15,12 @@
 #include <decant/serve/request.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -100,6 +103,86 @@ inline Written alone(const Scene& scene, const decant::Ask& ask, std::uint32_t a
     }
     written.text = text;
     return written;
+}
+
+template <class Engine>
+void drain(Engine& engine) {
+    while (taken(engine.step())) {
+    }
+}
+
+inline decant::Ask random_ask(Random& random, const Tokens& common) {
+    decant::Ask ask;
+    ask.prompt.assign(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(between(random, 0, common.size())));
+    const Tokens own = random_tokens(random, between(random, 1, 12));
+    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
+    switch (between(random, 0, 2)) {
+        case 0: ask.sampler = decant::Sampler({.temperature = 0.0f}); break;
+        case 1:
+            ask.sampler = taken(decant::Sampler::chain(
+                {decant::Penalties{.repetition = 1.2f, .frequency = 0.1f}, decant::Temperature{1.1f}}, random.next()));
+            break;
+        default: ask.sampler = taken(decant::Sampler::chain({decant::Mirostat{}}, random.next()));
+    }
+    ask.max_tokens = between(random, 1, 30);
+    ask.answers = between(random, 0, 5) == 0 ? 3 : 1;
+    ask.priority = static_cast<int>(between(random, 0, 2)) - 1;
+    ask.ignore_end = between(random, 0, 1) == 1;
+    ask.draft_tokens = static_cast<std::uint32_t>(between(random, 0, 6));
+    if (between(random, 0, 3) == 0) ask.stop_tokens = random_tokens(random, 3);
+    if (between(random, 0, 3) == 0) ask.stop = {"a", "th"};
+    return ask;
+}
+
+/// Asks, cancels and interrupts at random, and compares all answers with requests alone. Returns what was counted.
+inline decant::EngineCounts run_randomly(const Scene& scene, decant::Engine<decant::Simd>& engine, Random& random,
+                                         int asks) {
+    const Tokens common = random_tokens(random, 40);
+    const auto listener = std::make_shared<Listener>();
+    std::map<decant::AskId, decant::Ask> asked;
+    std::map<decant::AskId, bool> cancelled;
+    bool more = true;
+    for (int left = asks; left > 0 || more;) {
+        if (left > 0 && between(random, 0, 1) == 1) {
+            decant::Ask ask = random_ask(random, common);
+            ask.listener = [listener](const decant::Delta& delta) { (*listener)(delta); };
+            const decant::AskId id = taken(engine.ask(ask));
+            asked.emplace(id, std::move(ask));
+            --left;
+        }
+        if (!asked.empty() && between(random, 0, 9) == 0) {
+            const auto at = std::next(asked.begin(), static_cast<std::ptrdiff_t>(between(random, 0, asked.size() - 1)));
+            engine.cancel(at->first);
+            cancelled[at->first] = true;
+        }
+        const bool whole = between(random, 0, 1) == 1;
+        more = taken(whole ? engine.step() : engine.step_for(std::chrono::microseconds(between(random, 0, 200))));
+        const decant::EngineCounts counts = engine.counts();
+        REQUIRE(counts.free_blocks + counts.remembered_blocks <= counts.blocks);
+    }
+    CHECK(engine.idle());
+    const decant::EngineCounts counts = engine.counts();
+    CHECK(counts.free_blocks + counts.remembered_blocks == counts.blocks);
+    std::size_t answers = 0;
+    for (const auto& [id, ask] : asked) {
+        for (std::uint32_t n = 0; n < ask.answers; ++n, ++answers) {
+            const Written& found = listener->answers[{id, n}];
+            const Written expected = alone(scene, ask, n);
+            CAPTURE(static_cast<std::uint64_t>(id), n, static_cast<int>(found.end), found.text, expected.text);
+            CHECK(found.ends == 1);
+            if (found.end == decant::FinishReason::cancelled) {
+                CHECK(cancelled[id]);
+                REQUIRE(found.tokens.size() <= expected.tokens.size());
+                CHECK(std::equal(found.tokens.begin(), found.tokens.end(), expected.tokens.begin()));
+                continue;
+            }
+            CHECK(found.tokens == expected.tokens);
+            CHECK(found.text == expected.text);
+            CHECK(found.end == expected.end);
+        }
+    }
+    CHECK(counts.finished == answers);
+    return counts;
 }
 
 }  // namespace decant_test

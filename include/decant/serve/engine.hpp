@@ -519,12 +519,16 @@ class Engine {
         return true;
     }
 
+    [[nodiscard]] bool has_place(const Job& job) const {
+        std::size_t places = job.answers();
+        for (const auto& other : running_) places += other->answers();
+        return places <= options_.sequences;
+    }
+
     /// The first of those that wait, if it fits. Nobody behind it goes before it.
     Job* admit() {
         Job& job = *waiting_.front();
-        std::size_t places = job.answers();
-        for (const auto& other : running_) places += other->answers();
-        if (places > options_.sequences) return nullptr;
+        if (!has_place(job)) return nullptr;
         const std::span<const Token> tokens =
             job.request ? job.request->tokens() : std::span<const Token>(job.ask->prompt);
         Sequence<B> known = options_.prefix_cache ? prefixes_.match(tokens, job.ask->cache_salt) : Sequence<B>(pool_);
@@ -778,10 +782,8 @@ class Engine {
     /// Among those that run, if it brings its cache and there is a place. Blocks of those that wait would be missing to
     /// the others, so they are remembered instead, where they can be taken from.
     void take_up(std::unique_ptr<Job> job) {
-        std::size_t places = job->answers();
-        for (const auto& other : running_) places += other->answers();
         if (job->request && job->request->computed() > 0) {
-            if (places <= options_.sequences) return place(std::move(job), running_);
+            if (has_place(*job)) return place(std::move(job), running_);
             if (options_.prefix_cache) prefixes_.publish(job->request->sequence(), job->ask->cache_salt);
             job->request->restart(Sequence<B>(pool_));
         }
