@@ -1,7 +1,7 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // How well a model predicts a text, and how far its predictions are from those of another one.
 //
-//     evaluate --model FILE --text FILE [--reference eigen|f32|FILE] [--as DTYPE] [--cache f16|f32]
+//     evaluate --model FILE --text FILE [--reference eigen|f32|FILE] [--as DTYPE] [--cache DTYPE]
 //              [--tokens N] [--chunk N] [--threads N] [--json FILE]
 //
 // The text is cut into chunks, each read by an empty cache; if the tokenizer asks for a beginning-of-sequence token, it
@@ -338,7 +338,7 @@ constexpr const char* usage =
     "  --reference  eigen: the same file in F32 arithmetic, on the Eigen backend;\n"
     "               f32: the same, of an expansion to F32 on the Simd backend (faster, more memory); or another file\n"
     "  --as         judge a build made of the file: Q4_0, Q4_1, Q8_0, BF16, F16 or F32\n"
-    "  --cache      entries of the judged model's cache: f16 (default) or f32\n"
+    "  --cache      entries of the judged model's cache: f16 (default), f32, bf16, q8_0 or q4_0\n"
     "  --tokens     how much of the text is read, in tokens (default: all)\n"
     "  --chunk      tokens of a chunk, whose second half is scored (default: 512)\n"
     "  --threads    how many threads work (default: one per processor)\n"

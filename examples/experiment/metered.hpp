@@ -62,7 +62,7 @@ class Meter {
         const auto& sequences = frame.inputs.sequences;
         const bool last = work.row + 1 == frame.inputs.rows || sequences[work.row + 1] != sequences[work.row];
         const std::uint64_t entries = op.spec.key_skip > 0 ? op.spec.head_dim : 2 * op.spec.head_dim;
-        if (last) add(cache_bytes_, positions * entries * decant::traits(frame.cache.shape->dtype).block_bytes);
+        if (last) add(cache_bytes_, positions * decant::row_bytes(frame.cache.shape->dtype, entries));
     }
     /// The other operations work on activations, which stay in the caches.
     template <class Op>

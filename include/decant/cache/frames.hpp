@@ -131,7 +131,7 @@ class Frames {
     }
     [[nodiscard]] static std::uint64_t digest(const CacheShape& shape) {
         Hash64 hash;
-        hash.add(std::endian::native == std::endian::little, shape.dtype == DType::f16, shape.states > 0);
+        hash.add(std::endian::native == std::endian::little, shape.dtype, shape.states > 0);
         for (const CacheLayer& layer : shape.layers)
             hash.add(layer.kv_heads, layer.head_dim, layer.latent, layer.state);
         return hash.value();

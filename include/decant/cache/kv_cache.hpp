@@ -22,7 +22,7 @@ namespace decant::inline DECANT_ABI {
 struct CacheOptions {
     std::size_t tokens = 4096;        ///< of all sequences together, rounded up to whole blocks
     std::uint32_t block_tokens = 16;  ///< tokens per block
-    DType dtype = DType::f16;         ///< F32 or F16
+    DType dtype = DType::f16;         ///< F32, F16, BF16; Q8_0 or Q4_0 where heads are multiples of 32 numbers
     /// Where layers keep a state (Mamba): sequences with tokens at a time. Forks share theirs until one of them goes
     /// on.
     std::uint32_t sequences = 16;
@@ -46,7 +46,7 @@ class KvCache {
     explicit KvCache(const Source& source, CacheOptions options = {})
         : pool_(make(source.backend(), options.shape(source.spec().cache_layers()), options.tokens)) {}
 
-    /// An empty sequence. Errors: what the construction met (`out_of_memory`, `invalid_argument`).
+    /// An empty sequence. Errors: what the construction met (`out_of_memory`, `invalid_argument`, `unsupported`).
     [[nodiscard]] Result<Sequence<B>> sequence() const {
         if (!pool_) return pool_.error();
         if (*pool_ == nullptr) {

@@ -6,6 +6,7 @@
 /// uses each block and state.
 
 #include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/specs.hpp>
 
@@ -50,18 +51,33 @@ class SharedNumbers {
     std::vector<std::int32_t> free_;  // a stack: what was released last is warm
 };
 
+/// Whether a cache can have entries of a dtype.
+[[nodiscard]] constexpr bool can_cache(DType dtype) noexcept {
+    return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::q8_0 ||
+           dtype == DType::q4_0;
+}
+
 /// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend. Not thread-safe: one thread at a time.
 template <class B>
 class BlockPool {
  public:
-    /// How many blocks hold `tokens` tokens. Errors: `invalid_argument` for impossible sizes, `out_of_memory` beyond
-    /// the address space.
+    /// How many blocks hold `tokens` tokens. Errors: `invalid_argument` for impossible sizes, `unsupported` for
+    /// heads that the dtype's blocks do not divide, `out_of_memory` beyond the address space.
     [[nodiscard]] static Result<std::size_t> blocks_for(const CacheShape& shape, std::size_t tokens) {
         // A slot is a block times its tokens, plus an offset, in 31 bits.
         constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
-        if (shape.dtype != DType::f32 && shape.dtype != DType::f16) {
+        if (!can_cache(shape.dtype)) {
             return Error{ErrorCode::invalid_argument, detail::text("cache entries of ", name(shape.dtype)), "KvCache",
-                         "use F32 or F16"};
+                         "use F32, F16, BF16, Q8_0 or Q4_0"};
+        }
+        const DTypeTraits layout = traits(shape.dtype);
+        for (const CacheLayer& layer : shape.layers) {
+            if (layer.head_dim % layout.block_elements == 0 && layer.key_skip % layout.block_elements == 0) continue;
+            const std::uint32_t odd = layer.head_dim % layout.block_elements == 0 ? layer.key_skip : layer.head_dim;
+            return Error{ErrorCode::unsupported,
+                         detail::text("cache entries of ", layout.name, " for a model with heads of ", odd,
+                                      " numbers, which is no multiple of ", layout.block_elements),
+                         "KvCache", "use F16"};
         }
         if (shape.block_tokens == 0 || shape.block_tokens > most || tokens == 0 || tokens > most - shape.block_tokens) {
             return Error{ErrorCode::invalid_argument,
@@ -70,11 +86,11 @@ class BlockPool {
                          detail::text("use blocks of 1 to ", most, " tokens, and fewer than ", most, " in all")};
         }
         const std::size_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
-        // Numbers per token that the address space holds; subtracting layer by layer cannot wrap.
-        std::size_t left = (std::numeric_limits<std::size_t>::max)() / 2 / blocks / shape.block_tokens / 2 /
-                           traits(shape.dtype).block_bytes;
+        // Blocks of the dtype per token that the address space holds; subtracting layer by layer cannot wrap.
+        std::size_t left =
+            (std::numeric_limits<std::size_t>::max)() / 2 / blocks / shape.block_tokens / 2 / layout.block_bytes;
         for (const CacheLayer& layer : shape.layers) {
-            const std::uint64_t row = std::uint64_t{layer.kv_heads} * layer.head_dim;
+            const std::uint64_t row = std::uint64_t{layer.kv_heads} * (layer.head_dim / layout.block_elements);
             if (row > left) {
                 return Error{
                     ErrorCode::out_of_memory,

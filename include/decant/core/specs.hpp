@@ -127,22 +127,35 @@ struct StateSpec {
 struct CacheLayer {
     std::uint32_t kv_heads = 0;
     std::uint32_t head_dim = 0;
-    bool latent = false;    ///< V is part of K and not kept
-    std::size_t state = 0;  ///< floats
+    bool latent = false;         ///< V is part of K and not kept
+    std::size_t state = 0;       ///< floats
+    std::uint32_t key_skip = 0;  ///< where V begins in K, if it is latent
     friend bool operator==(const CacheLayer&, const CacheLayer&) = default;
 };
 
 /// Layout of the paged KV pool: first the states, [states][layer] in F32, then the blocks. A block holds `block_tokens`
 /// tokens of all layers in one piece: [layer][K: block_tokens x kv_heads*head_dim, then V likewise unless it is
-/// latent], entries of `dtype` (F32 or F16).
+/// latent], entries of `dtype` (F32, F16, BF16, Q8_0 or Q4_0). Blocks of Q8_0 and Q4_0 lie along a head, whose length
+/// is a multiple of theirs.
+///
+/// Entries of Q4_0 are rotated: before a head is rounded, each `rotation` of its numbers are multiplied by a Hadamard
+/// matrix, so that what is large in a few of them spreads over all (QuaRot: Ashkboos et al. 2024). Attention turns its
+/// queries likewise, which changes no score, and its results back.
 struct CacheShape {
     std::vector<CacheLayer> layers;
     std::uint32_t block_tokens = 16;
     DType dtype = DType::f16;
     std::uint32_t states = 0;  ///< room for so many; 0 unless a layer keeps one
 
-    [[nodiscard]] std::size_t row_bytes(std::size_t layer) const {
-        return std::size_t{layers[layer].kv_heads} * layers[layer].head_dim * traits(dtype).block_bytes;
+    [[nodiscard]] std::size_t head_bytes(std::size_t layer) const {
+        return decant::row_bytes(dtype, layers[layer].head_dim);
+    }
+    [[nodiscard]] std::size_t row_bytes(std::size_t layer) const { return layers[layer].kv_heads * head_bytes(layer); }
+    /// Numbers that are rotated together: the largest power of two that divides a head, and what is skipped of it where
+    /// V is the rest. 0: entries are not rotated.
+    [[nodiscard]] std::size_t rotation(std::size_t layer) const {
+        const std::size_t bits = layers[layer].head_dim | layers[layer].key_skip;
+        return dtype == DType::q4_0 ? bits & (~bits + 1) : 0;
     }
     /// Offset of a layer's K inside a block; its V follows after `block_tokens` rows.
     [[nodiscard]] std::size_t layer_offset(std::size_t layer) const {

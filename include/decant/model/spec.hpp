@@ -80,7 +80,7 @@ struct ModelSpec {
         shape.reserve(layers.size());
         for (const LayerSpec& layer : layers) {
             shape.push_back({layer.attention.kv_heads, layer.attention.head_dim, layer.attention.key_skip > 0,
-                             layer.state.floats()});
+                             layer.state.floats(), layer.attention.key_skip});
         }
         return shape;
     }

@@ -16,6 +16,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/quant/formats.hpp>
+#include <decant/quant/hadamard.hpp>
 
 #include <Eigen/Core>
 
@@ -121,11 +122,8 @@ struct EigenKernels {
             turn(op.spec, op.x.row(t) + head, op.angles.row(t));
     }
 
-    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte*) {
-        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
-        write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
-        if (f.cache.shape->layers[op.layer].latent) return;
-        write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
+    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, std::byte* scratch) {
+        op.compute(f, t, reinterpret_cast<float*>(scratch), write);
     }
 
     static void run(const host::Combine&, const host::Frame&, std::uint32_t, std::byte*) {}  // rows are computed whole
@@ -139,9 +137,11 @@ struct EigenKernels {
         const DType dtype = f.cache.shape->dtype;
         const std::size_t dim = op.spec.head_dim;
         const std::size_t value_dim = op.spec.value_dim();
-        ::Eigen::ArrayXf cached(static_cast<::Eigen::Index>(dim));
+        const std::size_t rotation = f.cache.shape->rotation(op.layer);
+        ::Eigen::ArrayXf q(static_cast<::Eigen::Index>(dim)), cached(q);
         for (std::size_t h = work.first_head; h < work.first_head + work.heads; ++h) {
-            const float* q = op.q.row(work.row) + h * dim;
+            std::copy_n(op.q.row(work.row) + h * dim, dim, q.data());
+            hadamard(q.data(), dim, rotation);
             float* const y_data = op.y.row(work.row) + h * value_dim;
             Row y(y_data, static_cast<::Eigen::Index>(value_dim));
             y.setZero();
@@ -154,7 +154,7 @@ struct EigenKernels {
                 float peak = highest;
                 for (std::size_t j = 0; j < count; ++j) {
                     dequantize_row(dtype, keys[j], dim, cached.data());
-                    scores[j] = op.spec.scale * dot(q, cached.data(), dim);
+                    scores[j] = op.spec.scale * dot(q.data(), cached.data(), dim);
                     if (op.spec.softcap > 0.0f) scores[j] = op.spec.softcap * std::tanh(scores[j] / op.spec.softcap);
                     peak = (std::max)(peak, scores[j]);
                 }
@@ -170,6 +170,7 @@ struct EigenKernels {
                 }
             }
             y /= total;
+            hadamard(y_data, value_dim, rotation);
         }
     }
 
@@ -256,8 +257,7 @@ struct EigenKernels {
     static void run(const host::Move& op, const host::Frame& f, std::uint32_t tile, std::byte* scratch) {
         op.compute(
             f, tile, reinterpret_cast<float*>(scratch),
-            [&](float* head, const float* angles) { turn(op.spec, head, angles); },
-            [&](const float* head, DType dtype, std::byte* to) { write(head, op.spec.head_dim, dtype, to); });
+            [&](float* head, const float* angles) { turn(op.spec, head, angles); }, write);
     }
 
  private:
@@ -277,14 +277,7 @@ struct EigenKernels {
     static constexpr std::size_t piece = 4096;  // columns of a weight row in scratch, a multiple of every block
 
     static void write(const float* from, std::size_t n, DType dtype, std::byte* to) {
-        for (std::size_t i = 0; i < n; ++i) {
-            if (dtype == DType::f16) {
-                const std::uint16_t half = float_to_half(from[i]);
-                std::memcpy(to + i * sizeof half, &half, sizeof half);
-            } else {
-                std::memcpy(to + i * sizeof(float), from + i, sizeof(float));
-            }
-        }
+        quantize_row(dtype, from, n, to);
     }
 };
 

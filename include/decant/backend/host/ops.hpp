@@ -11,6 +11,7 @@
 #include <decant/core/float_bits.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/quant/formats.hpp>
+#include <decant/quant/hadamard.hpp>
 
 #include <algorithm>
 #include <array>
@@ -281,13 +282,35 @@ struct Rope {
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
 };
 
-/// Writes row t of k and v (unless it is latent) to cache_slots[t] of the cache, rounded to its dtype.
+/// Writes row t of k and v (unless it is latent) to cache_slots[t] of the cache, rotated if its entries are, and
+/// rounded to its dtype.
 struct Store {
     static constexpr bool row_wise = true;
     View k;
     View v;
     std::uint32_t layer = 0;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(k.rows); }
+
+    /// Row t, for every backend: `write(numbers, count, dtype, to)` rounds into the cache. `head` is room for one.
+    template <class Write>
+    void compute(const Frame& f, std::uint32_t t, float* head, Write write) const {
+        std::byte* const key = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
+        put(*f.cache.shape, k.row(t), key, head, write);
+        if (!f.cache.shape->layers[layer].latent)
+            put(*f.cache.shape, v.row(t), key + f.cache.to_value(layer), head, write);
+    }
+
+ private:
+    template <class Write>
+    void put(const CacheShape& shape, const float* row, std::byte* to, float* head, Write write) const {
+        const std::size_t rotation = shape.rotation(layer), dim = shape.layers[layer].head_dim;
+        if (rotation == 0) return write(row, k.columns, shape.dtype, to);
+        for (std::size_t i = 0; i < k.columns; i += dim, to += shape.head_bytes(layer)) {
+            std::copy_n(row + i, dim, head);
+            hadamard(head, dim, rotation);
+            write(head, dim, shape.dtype, to);
+        }
+    }
 };
 
 /// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
@@ -382,12 +405,11 @@ struct AttentionTile {
           first_head(kv_head * heads),
           length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
           begin(op.spec.window == 0 ? 0 : length - (std::min)(length, std::size_t{op.spec.window})),
-          to_value(op.spec.key_skip > 0 ? op.spec.key_skip * traits(f.cache.shape->dtype).block_bytes
+          to_value(op.spec.key_skip > 0 ? row_bytes(f.cache.shape->dtype, op.spec.key_skip)
                                         : f.cache.to_value(op.layer)),
           cache_(&f.cache),
           table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
-          offset_(f.cache.shape->layer_offset(op.layer) +
-                  kv_head * op.spec.head_dim * traits(f.cache.shape->dtype).block_bytes),
+          offset_(f.cache.shape->layer_offset(op.layer) + kv_head * f.cache.shape->head_bytes(op.layer)),
           row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
 
     /// Positions from `first` to the end of its tile, or to the last one that the row sees.
@@ -779,18 +801,20 @@ struct Move {
         return f.inputs.rows == 0 ? 0 : f.cache.shape->layers[layer].kv_heads;
     }
 
-    /// For every backend: `rope(head, angles)` turns one head in place; `write(head, dtype, to)` rounds it into the
-    /// cache. `head` is room for spec.head_dim floats.
+    /// For every backend: `rope(head, angles)` turns one head in place; `write(numbers, count, dtype, to)` rounds it
+    /// into the cache. `head` is room for one.
     template <class Rope, class Write>
     void compute(const Frame& f, std::uint32_t tile, float* head, Rope rope, Write write) const {
         const DType dtype = f.cache.shape->dtype;
-        const std::size_t bytes = spec.head_dim * traits(dtype).block_bytes;
+        const std::size_t bytes = f.cache.shape->head_bytes(layer), rotation = f.cache.shape->rotation(layer);
         for (std::uint32_t t = 0; t < f.inputs.rows; ++t) {
             const std::byte* from = f.cache.key(layer, static_cast<std::size_t>(f.inputs.sources[t])) + tile * bytes;
             std::byte* to = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t])) + tile * bytes;
             dequantize_row(dtype, from, spec.head_dim, head);
+            hadamard(head, spec.head_dim, rotation);  // its own inverse
             rope(head, angles.row(t));
-            write(head, dtype, to);
+            hadamard(head, spec.head_dim, rotation);
+            write(head, spec.head_dim, dtype, to);
             if (from != to && !f.cache.shape->layers[layer].latent)
                 std::memcpy(to + f.cache.to_value(layer), from + f.cache.to_value(layer), bytes);
         }

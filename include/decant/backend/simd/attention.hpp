@@ -65,7 +65,6 @@ struct Attention {
                               std::uint32_t kv_head, float* sinks) {
         const AttentionSpec& spec = op.spec;
         const host::Cache& cache = f.cache;
-        const std::size_t entry = traits(cache.shape->dtype).block_bytes;
         AttentionRows rows;
         rows.rows = last - first;
         rows.heads = spec.heads / spec.kv_heads;
@@ -83,13 +82,16 @@ struct Attention {
         }
         rows.position = static_cast<std::size_t>(f.inputs.positions[first]);
         rows.window = spec.window;
-        rows.cache = cache.key(op.layer, 0) + kv_head * rows.head_dim * entry;
+        rows.dtype = cache.shape->dtype;
+        rows.entries = traits(rows.dtype).block_elements;
+        rows.entry_bytes = traits(rows.dtype).block_bytes;
+        rows.rotation = cache.shape->rotation(op.layer);
+        rows.cache = cache.key(op.layer, 0) + kv_head * rows.bytes(rows.head_dim);
         rows.table = f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[first]) * f.shape.table;
         rows.block_tokens = cache.shape->block_tokens;
         rows.block_bytes = cache.block_bytes;
         rows.row_bytes = cache.shape->row_bytes(op.layer);
-        rows.to_value = spec.key_skip > 0 ? spec.key_skip * entry : cache.to_value(op.layer);
-        rows.half = cache.shape->dtype == DType::f16;
+        rows.to_value = spec.key_skip > 0 ? rows.bytes(spec.key_skip) : cache.to_value(op.layer);
         return rows;
     }
 };

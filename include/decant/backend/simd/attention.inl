@@ -48,13 +48,16 @@ struct Partial {
         Lanes::store_some(sum + padded, top, 1);
     }
 
-    static void finish(const float* sum, float* y, std::size_t value_dim) noexcept {
-        const std::size_t padded = (value_dim + panel_rows - 1) / panel_rows * panel_rows;
+    /// The result of head h of row r, from its sum.
+    static void finish(const AttentionRows& rows, std::size_t r, std::size_t h, const float* sum) noexcept {
+        float* const y = result(rows, r, h);
+        const std::size_t value_dim = rows.value_dim, padded = partial_floats(value_dim) - panel_rows;
         const Lanes::Floats factor = Lanes::over(Lanes::floats(1.0f), Lanes::floats(sum[padded + 1]));
         std::size_t i = 0;
         for (; i + panel_rows <= value_dim; i += panel_rows)
             Lanes::store_floats(y + i, Lanes::times(Lanes::load_floats(sum + i), factor));
         if (i < value_dim) Lanes::store_some(y + i, Lanes::times(Lanes::load_floats(sum + i), factor), value_dim - i);
+        hadamard(y, value_dim, rows.rotation);
     }
 
     /// The sum of a head's partial results, `stride` apart from piece to piece, of the first row to y.
@@ -64,7 +67,7 @@ struct Partial {
         const float* all = nullptr;
         for (std::size_t piece = rows.begin(r) / attention_piece; piece * attention_piece < rows.end(r); ++piece)
             all = join(rows, r, h, piece, from + piece * stride, sum);
-        finish(all, result(rows, r, h), rows.value_dim);
+        finish(rows, r, h, all);
     }
 };
 
@@ -84,8 +87,7 @@ class AttentionPart : Tile {
                 const std::size_t r = row_of_[q], h = q - r * rows_.heads;
                 if (!sees(r, piece)) continue;
                 const float* const sum = Partial::join(rows_, r, h, piece, parts_ + q * stride_, sums_ + q * stride_);
-                if (rows_.end(r) <= (piece + 1) * attention_piece)
-                    Partial::finish(sum, Partial::result(rows_, r, h), rows_.value_dim);
+                if (rows_.end(r) <= (piece + 1) * attention_piece) Partial::finish(rows_, r, h, sum);
             }
         }
     }
@@ -170,7 +172,7 @@ struct WholeRows {
     float* scratch;  // attention_floats
     void operator()(const AttentionRows& part, std::size_t, std::size_t) const noexcept {
         if constexpr (!std::is_void_v<Pairs>)
-            if (part.half) return AttentionPart<PairTile<Pairs>>(part, scratch).run();
+            if (part.dtype == DType::f16) return AttentionPart<PairTile<Pairs>>(part, scratch).run();
         AttentionPart<FloatTile>(part, scratch).run();
     }
 };
@@ -186,7 +188,7 @@ struct OnePiece {
     void operator()(const AttentionRows& part, std::size_t r, std::size_t h) const noexcept {
         float* const first = to + r * row_stride + h * head_stride;
         if constexpr (!std::is_void_v<Pairs>) {
-            if (part.half)
+            if (part.dtype == DType::f16)
                 return AttentionPart<PairTile<Pairs>>(part, scratch).run_piece(piece, first, row_stride, head_stride);
         }
         AttentionPart<FloatTile>(part, scratch).run_piece(piece, first, row_stride, head_stride);

@@ -1,14 +1,15 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
 // Attention in floats, in terms of `Lanes`; part of kernels.inl.
 //
-// Scores are summed element by element, weighted values position by position, weights in 16 sums (position modulo 16).
+// Keys and values become floats, whatever they are in the cache. Scores are summed element by element, weighted values
+// position by position, weights in 16 sums (position modulo 16).
 
 class FloatTile : protected AttentionTile {
  protected:
     FloatTile(const AttentionRows& rows, float*& scratch) noexcept
         : AttentionTile(rows, scratch),
-          entry_(rows.half ? 2 : 4),
-          direct_(rows.half && queries_ <= 2 * SmallProduct::most_rows && rows.value_dim % panel_rows == 0),
+          direct_(rows.dtype == DType::f16 && queries_ <= 2 * SmallProduct::most_rows &&
+                  rows.value_dim % panel_rows == 0),
           slab_(direct_ ? direct_slab : attention_slab) {
         keys_ = take(scratch, attention_slab * attention_span);
         values_ = take(scratch, attention_slab * attention_span);
@@ -26,6 +27,7 @@ class FloatTile : protected AttentionTile {
             for (; i + panel_rows <= dim; i += panel_rows)
                 Lanes::store_floats(to + i, Lanes::times(Lanes::load_floats(from + i), factor));
             if (i < dim) Lanes::store_some(to + i, Lanes::times(Lanes::load_some(from + i, dim - i), factor), dim - i);
+            hadamard(to, dim, rows_.rotation);
         }
     }
 
@@ -82,7 +84,7 @@ class FloatTile : protected AttentionTile {
             const std::size_t begin = begin_ > p * panel_rows ? begin_ : p * panel_rows;
             const std::size_t end = end_ < (p + 1) * panel_rows ? end_ : (p + 1) * panel_rows;
             if (end - begin < panel_rows) clear_floats(copy_, panel_rows * wide);
-            unpack(begin, end, d * entry_, n, copy_ + (begin - p * panel_rows) * wide);
+            unpack(begin, end, rows_.bytes(d), n, copy_ + (begin - p * panel_rows) * wide);
             float* out = keys_ + p * panel_rows;
             for (std::size_t i = 0; i < n; i += 4) {
                 Lanes::Words w[4];
@@ -97,7 +99,7 @@ class FloatTile : protected AttentionTile {
     /// values_[position][n]: elements [d, d + n), those beyond the last one 0.
     void unpack_values(std::size_t d, std::size_t n) noexcept {
         const std::size_t there = rows_.value_dim - d < n ? rows_.value_dim - d : n;
-        unpack(begin_, end_, rows_.to_value + d * entry_, there, values_ + begin_ * n);
+        unpack(begin_, end_, rows_.to_value + rows_.bytes(d), there, values_ + begin_ * n);
     }
 
     /// One step of the online softmax of queries [first, last): scores become weights, and keep_ is what earlier sums
@@ -178,11 +180,11 @@ class FloatTile : protected AttentionTile {
         }
         for (std::size_t many; a < z; a += many, keep = nullptr) {
             many = even(tile_ + a, tile_ + z);
-            const std::byte* const b = key(tile_ + a) + rows_.to_value + d * entry_;
+            const std::byte* const b = key(tile_ + a) + rows_.to_value + d * half_bytes;
             const std::size_t next = tile_ + a + attention_span;
             const bool there = attention_span % rows_.block_tokens == 0 && next + many <= limit_;
             SmallProduct::multiply<true>({b, rows_.row_bytes, many, weights + a, attention_span, to, stride_, false,
-                                          keep, there ? key(next) + d * entry_ : b},
+                                          keep, there ? key(next) + d * half_bytes : b},
                                          n / panel_rows, rows);
         }
     }
@@ -190,42 +192,61 @@ class FloatTile : protected AttentionTile {
     /// Of positions [first, end) of the tile the n elements that lie `offset` bytes after the key, as rows of whole
     /// registers. What is multiplied from where it lies (values) is brought near meanwhile.
     void unpack(std::size_t first, std::size_t end, std::size_t offset, std::size_t n, float* out) noexcept {
-        rows_.half ? unpack<true>(first, end, offset, n, out) : unpack<false>(first, end, offset, n, out);
+        switch (rows_.dtype) {
+            case DType::f16: return unpack<F16>(first, end, offset, n, out);
+            case DType::bf16: return unpack<BF16>(first, end, offset, n, out);
+            case DType::q8_0: return unpack<Q8_0>(first, end, offset, n, out);
+            case DType::q4_0: return unpack<Q4_0>(first, end, offset, n, out);
+            default: return unpack<F32>(first, end, offset, n, out);
+        }
     }
-    template <bool Half>
+    template <class Format>
     void unpack(std::size_t first, std::size_t end, std::size_t offset, std::size_t n, float* out) noexcept {
+        constexpr std::size_t elements = traits(Format::dtype).block_elements;
+        constexpr std::size_t bytes = traits(Format::dtype).block_bytes;
         const std::size_t whole = n / panel_rows * panel_rows;
         for (std::size_t j = first, many; j < end; j += many) {
             many = even(tile_ + j, tile_ + end);
             const std::byte* at = key(tile_ + j) + offset;
             for (std::size_t i = 0; i < many; ++i, at += rows_.row_bytes) {
-                for (std::size_t line = 0; direct_ && line < n * entry_; line += 64)
-                    __builtin_prefetch(at + rows_.to_value + line, 0, 2);
-                for (std::size_t e = 0; e < whole; e += panel_rows, out += panel_rows)
-                    Lanes::store_floats(out, load<Half>(at + e * entry_));
-                if (whole == n) continue;
-                alignas(64) float rest[panel_rows] = {};
-                __builtin_memcpy(rest, at + whole * entry_, (n - whole) * entry_);
-                Lanes::store_floats(out, load<Half>(reinterpret_cast<const std::byte*>(rest)));
-                out += panel_rows;
+                if constexpr (elements > 1) {  // heads are whole blocks
+                    for (std::size_t e = 0; e < n; e += elements, out += elements)
+                        Format::dequantize(at + e / elements * bytes, out);
+                } else {
+                    for (std::size_t line = 0; direct_ && line < n * bytes; line += 64)
+                        __builtin_prefetch(at + rows_.to_value + line, 0, 2);
+                    for (std::size_t e = 0; e < whole; e += panel_rows, out += panel_rows)
+                        Lanes::store_floats(out, load<Format>(at + e * bytes));
+                    if (whole == n) continue;
+                    alignas(64) float rest[panel_rows] = {};
+                    __builtin_memcpy(rest, at + whole * bytes, (n - whole) * bytes);
+                    Lanes::store_floats(out, load<Format>(reinterpret_cast<const std::byte*>(rest)));
+                    out += panel_rows;
+                }
             }
         }
     }
 
-    template <bool Half>
+    /// 16 numbers.
+    template <class Format>
     static Lanes::Floats load(const std::byte* from) noexcept {
-        if constexpr (Half) {
+        if constexpr (Format::dtype == DType::f16) {
             return Lanes::halves(from);
+        } else if constexpr (Format::dtype == DType::bf16) {
+            alignas(64) float numbers[panel_rows];
+            for (std::size_t i = 0; i < panel_rows; ++i) BF16::dequantize(from + i * 2, numbers + i);
+            return Lanes::load_floats(numbers);
         } else {
             return Lanes::load_floats(reinterpret_cast<const float*>(from));
         }
     }
 
-    std::size_t entry_;  // bytes of an element in the cache
-    bool direct_;        // values are multiplied from where they lie
-    std::size_t slab_;   // elements of a head at a time
-    float* keys_;        // [elements][attention_span]
-    float* values_;      // [attention_span][elements]
-    float* copy_;        // [16][elements]
-    float* q_;           // [queries][head_dim], scaled
+    static constexpr std::size_t half_bytes = 2;
+
+    bool direct_;       // values (halves) are multiplied from where they lie
+    std::size_t slab_;  // elements of a head at a time
+    float* keys_;       // [elements][attention_span]
+    float* values_;     // [attention_span][elements]
+    float* copy_;       // [16][elements]
+    float* q_;          // [queries][head_dim], scaled
 };

@@ -5,6 +5,7 @@
 /// What the attention kernels of every instruction set take.
 
 #include <decant/core/config.hpp>
+#include <decant/core/dtype.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,9 +41,15 @@ struct AttentionRows {
     const std::int32_t* table = nullptr;
     std::size_t block_tokens = 0;
     std::size_t block_bytes = 0;
-    std::size_t row_bytes = 0;  ///< from one token of a block to the next
-    std::size_t to_value = 0;   ///< from a key to its value
-    bool half = false;          ///< F16, else F32
+    std::size_t row_bytes = 0;    ///< from one token of a block to the next
+    std::size_t to_value = 0;     ///< from a key to its value
+    DType dtype = DType::f16;     ///< of keys and values
+    std::size_t entries = 1;      ///< numbers that are stored together,
+    std::size_t entry_bytes = 2;  ///< in so many bytes
+    std::size_t rotation = 0;     ///< of keys and values, as `CacheShape` says
+
+    /// Bytes of the first n numbers of a key or value.
+    [[nodiscard]] constexpr std::size_t bytes(std::size_t n) const noexcept { return n / entries * entry_bytes; }
 
     /// Positions [begin, end) are seen by row r.
     [[nodiscard]] constexpr std::size_t end(std::size_t r) const noexcept { return position + r + 1; }

@@ -10,6 +10,7 @@
 #include <decant/core/dtype.hpp>
 #include <decant/core/specs.hpp>
 #include <decant/quant/formats.hpp>
+#include <decant/quant/hadamard.hpp>
 #include <decant/quant/panel.hpp>
 
 #include <bit>

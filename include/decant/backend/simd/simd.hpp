@@ -174,11 +174,8 @@ struct Operations {
             turn(op.spec, op.x.row(t) + head, angles);
     }
 
-    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch, const Prepared&) {
-        std::byte* key = f.cache.key(op.layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
-        write(op.k.row(t), op.k.columns, f.cache.shape->dtype, key);
-        if (f.cache.shape->layers[op.layer].latent) return;
-        write(op.v.row(t), op.v.columns, f.cache.shape->dtype, key + f.cache.to_value(op.layer));
+    static void run(const host::Store& op, const host::Frame& f, std::uint32_t t, Scratch scratch, const Prepared&) {
+        op.compute(f, t, scratch.row(), write);
     }
 
     static void run(const host::Attend& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
@@ -235,8 +232,7 @@ struct Operations {
         float* const room = scratch.row_after(op.spec.head_dim);
         op.compute(
             f, tile, scratch.row(),
-            [&](float* head, const float* angles) { turn(op.spec, head, turning(op.spec, angles, room)); },
-            [&](const float* head, DType dtype, std::byte* to) { write(head, op.spec.head_dim, dtype, to); });
+            [&](float* head, const float* angles) { turn(op.spec, head, turning(op.spec, angles, room)); }, write);
     }
 
  private:
@@ -321,7 +317,7 @@ struct Operations {
         if (dtype == DType::f16) {
             Set::to_half(from, to, n);
         } else {
-            std::memcpy(to, from, n * sizeof(float));
+            quantize_row(dtype, from, n, to);
         }
     }
 };
