@@ -5,6 +5,7 @@
 #include "backend/support.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -110,8 +111,41 @@ std::vector<float> attend(const std::vector<Query>& queries, const std::vector<f
     return rig.read(y);
 }
 
-double cached(float value, DType dtype) {
-    return dtype == DType::f16 ? double{decant::half_to_float(decant::float_to_half(value))} : double{value};
+bool in_blocks(DType dtype) { return decant::traits(dtype).block_elements > 1; }
+
+/// Hadamard's matrix of a size over the root of it, from its definition.
+double hadamard_entry(std::size_t row, std::size_t column, std::size_t size) {
+    return (std::popcount(row & column) % 2 == 0 ? 1.0 : -1.0) / std::sqrt(static_cast<double>(size));
+}
+
+/// The bytes that a cache holds of a row of keys or values.
+std::vector<std::byte> stored(const CacheShape& shape, std::size_t layer, const float* row, std::size_t columns) {
+    std::vector<float> numbers(row, row + columns);
+    decant::hadamard(numbers.data(), columns, shape.rotation(layer));
+    std::vector<std::byte> bytes(decant::row_bytes(shape.dtype, columns));
+    decant::quantize_row(shape.dtype, numbers.data(), columns, bytes.data());
+    return bytes;
+}
+
+/// Rows as a cache holds them: rounded, and turned back by the matrix if they are rotated.
+std::vector<double> rounded(const CacheShape& shape, std::size_t layer, const std::vector<float>& rows,
+                            std::size_t columns) {
+    std::vector<double> result;
+    std::vector<float> numbers(columns);
+    for (std::size_t first = 0; first < rows.size(); first += columns) {
+        decant::dequantize_row(shape.dtype, stored(shape, layer, &rows[first], columns).data(), columns,
+                               numbers.data());
+        const std::size_t size = shape.rotation(layer);
+        if (size == 0) result.insert(result.end(), numbers.begin(), numbers.end());
+        for (std::size_t block = 0; size > 0 && block < columns; block += size) {
+            for (std::size_t i = 0; i < size; ++i) {
+                double sum = 0.0;
+                for (std::size_t j = 0; j < size; ++j) sum += hadamard_entry(i, j, size) * double{numbers[block + j]};
+                result.push_back(sum);
+            }
+        }
+    }
+    return result;
 }
 
 /// The power of two that is at most `largest`, and not below the smallest normal half.
@@ -178,9 +212,13 @@ struct Asked {
 
 /// How far results are from those in double precision, in units of what is allowed.
 template <class B>
-Worst compare(const Asked& asked, const Sequences& sequences, const decant::AttentionSpec& spec, DType dtype,
-              const std::vector<float>& got) {
-    const bool pairs = Machine<B>::attends_in_pairs && dtype == DType::f16;
+Worst compare(const Asked& asked, const Sequences& sequences, const decant::AttentionSpec& spec,
+              const CacheShape& shape, std::size_t layer, const std::vector<float>& got) {
+    const bool pairs = Machine<B>::attends_in_pairs && shape.dtype == DType::f16;
+    const std::vector<double> k = rounded(shape, layer, sequences.k, sequences.width);
+    const std::vector<double> v = rounded(shape, layer, sequences.v, sequences.width);
+    // What is rotated sums up others, a few places of the last of which it may miss.
+    const double block = static_cast<double>((std::max)(shape.rotation(layer), std::size_t{1}));
     const std::size_t heads = spec.heads, head_dim = spec.head_dim, value_dim = spec.value_dim();
     const std::size_t columns = heads * head_dim;
     Worst worst;
@@ -192,22 +230,26 @@ Worst compare(const Asked& asked, const Sequences& sequences, const decant::Atte
             const std::size_t kv_offset = h / (heads / spec.kv_heads) * head_dim;
             const float* const q = &asked.q[t * columns + h * head_dim];
             const auto key = [&](std::size_t p, std::size_t i) {
-                return cached(sequences.k[(first + p) * sequences.width + kv_offset + i], dtype);
+                return k[(first + p) * sequences.width + kv_offset + i];
             };
             const auto value = [&](std::size_t p, std::size_t i) {
                 const std::size_t at = (first + p) * sequences.width + kv_offset + i;
-                return cached(spec.key_skip > 0 ? sequences.k[at + spec.key_skip] : sequences.v[at], dtype);
+                return spec.key_skip > 0 ? k[at + spec.key_skip] : v[at];
             };
             std::vector<double> scores(length);
-            double highest = -1e300, largest = 0.0, total = 0.0;
+            double highest = -1e300, largest = 0.0, total = 0.0, widest = 0.0;
             for (std::size_t p = 0; p < length; ++p) {
                 if (!visible(p)) continue;
-                double size = 0.0;
+                double size = 0.0, q_size = 0.0, k_size = 0.0;
                 for (std::size_t i = 0; i < head_dim; ++i) {
                     const double product = q[i] * key(p, i);
                     scores[p] += product * double{spec.scale};
                     size += std::abs(product) * double{spec.scale};
+                    q_size += double{q[i]} * q[i];
+                    k_size += key(p, i) * key(p, i);
                 }
+                if (block > 1) size = std::sqrt(q_size * k_size * block) * double{spec.scale};
+                for (std::size_t i = 0; i < value_dim; ++i) widest = (std::max)(widest, std::abs(value(p, i)));
                 if (spec.softcap > 0.0f) scores[p] = spec.softcap * std::tanh(scores[p] / double{spec.softcap});
                 highest = (std::max)(highest, scores[p]);
                 largest = (std::max)(largest, size);
@@ -227,6 +269,7 @@ Worst compare(const Asked& asked, const Sequences& sequences, const decant::Atte
                 // A score's rounding error is a relative error of its weight.
                 const double relative =
                     2 * largest * 0x1p-22 + 1e-6 * double{spec.softcap} + 5e-6 + (pairs ? 6e-6 : 0.0);
+                if (block > 1) size += widest * std::sqrt(block);
                 const double allowed = (relative + std::expm1(2 * rounding.score)) * size + rounding.value[i];
                 worst.add(got[(t * heads + h) * value_dim + i], expected, allowed + 1e-37);
             }
@@ -238,10 +281,15 @@ Worst compare(const Asked& asked, const Sequences& sequences, const decant::Atte
 template <class B>
 void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t head_dim,
                      std::uint32_t block_tokens, DType dtype) {
-    const bool latent = head_dim > 1 && random.between(0, 2) == 0;
+    const std::uint32_t whole = decant::traits(dtype).block_elements;
+    const bool latent = head_dim > whole && random.between(0, 2) == 0;
+    const std::uint32_t key_skip =
+        latent ? whole * static_cast<std::uint32_t>(random.between(1, head_dim / whole - 1)) : 0;
     // The layer under test lies between two of other shapes, behind some states.
-    const CacheShape shape{
-        {{2, 5}, {kv_heads, head_dim, latent}, {1, 16, false, 3}}, block_tokens, dtype, random.pick({0u, 3u})};
+    const CacheShape shape{{{2, 5 * whole}, {kv_heads, head_dim, latent, 0, key_skip}, {1, 16 * whole, false, 3}},
+                           block_tokens,
+                           dtype,
+                           random.pick({0u, 3u})};
     std::vector<std::size_t> lengths;
     const std::size_t count = random.between(1, 3);
     for (std::size_t s = 0; s < count; ++s)
@@ -262,7 +310,7 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     const auto window = random.pick<std::uint32_t>({0, 0, 1, 4, 63, 64, 65, 100, 1'000'000'000});
     decant::AttentionSpec spec{heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)), window};
     spec.softcap = random.pick({0.0f, 0.0f, 1.0f, 20.0f});
-    if (latent) spec.key_skip = static_cast<std::uint32_t>(random.between(1, head_dim - 1));
+    spec.key_skip = key_skip;
     std::optional<Matrix> sinks;
     if (random.between(0, 2) == 0) {
         sinks = decant_test::random_matrix(random, random.pick({DType::f32, DType::f16, DType::bf16}), 1, heads);
@@ -272,7 +320,7 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     const std::vector<float> sink_values = sinks ? sinks->values() : std::vector<float>{};
     const std::vector<float> q = random.floats(queries.size() * heads * head_dim, 3.0f);
     const std::vector<float> got = attend<B>(queries, q, tables, cache, 1, spec, sinks);
-    const Worst worst = compare<B>({queries, q, sink_values}, sequences, spec, dtype, got);
+    const Worst worst = compare<B>({queries, q, sink_values}, sequences, spec, shape, 1, got);
     CAPTURE(heads, kv_heads, head_dim, block_tokens, decant::name(dtype), lengths, key_size, window, spec.softcap,
             spec.key_skip, sink_values);
     CHECK(worst.units() <= 1.0);
@@ -295,8 +343,17 @@ TEMPLATE_TEST_CASE("attention: grouped heads over ragged paged sequences", "", D
         }
     }
     for (const std::uint32_t block_tokens : {1u, 3u, 16u, 64u})
-        for (const DType dtype : {DType::f32, DType::f16})
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
             check_attention<TestType>(random, 6, 2, 33, block_tokens, dtype);
+}
+
+TEMPLATE_TEST_CASE("attention: cache entries in blocks, of any head that they divide", "", DECANT_TEST_BACKENDS) {
+    if (!Machine<TestType>::runs()) return;
+    Random random(30);
+    for (const DType dtype : {DType::q8_0, DType::q4_0, DType::bf16})
+        for (const std::uint32_t head_dim : {32u, 64u, 96u, 128u, 256u, 320u, 576u})
+            check_attention<TestType>(random, 6, random.pick({1u, 2u, 6u}), head_dim,
+                                      random.pick<std::uint32_t>({1, 3, 16, 64}), dtype);
 }
 
 // The case KV-04 of ../shared/cases: a query at p sees p - 3 to p; a window of 1 sees itself, one of 0 or of more than
@@ -347,12 +404,14 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
     Random random(26);
     const std::vector<std::size_t> lengths{100, 70};
     const std::vector<Query> queries{{0, 99}, {0, 60}, {1, 69}, {0, 89}};
-    constexpr std::uint32_t heads = 4, kv_heads = 2, dim = 12;
-    for (int round = 0; round < 40; ++round) {
+    constexpr std::uint32_t heads = 4, kv_heads = 2;
+    for (int round = 0; round < 60; ++round) {
         const bool latent = random.coin();
+        const DType dtype = random.pick({DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0});
+        const std::uint32_t dim = in_blocks(dtype) ? 96 : 12;
         decant::AttentionSpec spec{heads, kv_heads, dim, 0.3f, random.pick({0u, 10u}), random.pick({0.0f, 5.0f})};
-        if (latent) spec.key_skip = 4;
-        const CacheShape shape{{{kv_heads, dim, latent}}, 16, random.pick({DType::f32, DType::f16})};
+        if (latent) spec.key_skip = in_blocks(dtype) ? 32 : 4;
+        const CacheShape shape{{{kv_heads, dim, latent, 0, spec.key_skip}}, 16, dtype};
         const Tables tables(random, lengths, 16);
         const Sequences good(random, lengths, std::size_t{kv_heads} * dim, 1.0f);
         const std::vector<float> q = random.floats(queries.size() * heads * dim);
@@ -384,7 +443,8 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
             for (std::size_t h = 0; h < heads; ++h) {
                 for (std::size_t i = 0; i < value_dim; ++i) {
                     const std::size_t y = (t * heads + h) * value_dim + i;
-                    const bool affected = place < 2    ? sees && h / 2 == group && (place == 0 || whole || i == 7)
+                    const bool shares = whole || i == 7 || (in_blocks(dtype) && i < 32);  // its block, or 32 rotated
+                    const bool affected = place < 2    ? sees && h / 2 == group && (place == 0 || shares)
                                           : place == 2 ? t == 0 && h == head
                                                        : h == head;
                     hidden += affected && !std::isnan(got[y]);
@@ -404,9 +464,16 @@ TEMPLATE_TEST_CASE("attention: rows of extreme numbers", "", DECANT_TEST_BACKEND
     constexpr float most = 65504.0f, least = 0x1p-24f;
     Random random(29);
     const std::vector<std::size_t> lengths{300};
-    for (const std::uint32_t dim : {64u, 128u, 256u, 300u}) {
+    struct Case {
+        std::uint32_t dim;
+        DType dtype;
+    };
+    for (const auto& [dim, dtype] :
+         {Case{64, DType::f16}, Case{128, DType::f16}, Case{256, DType::f16}, Case{300, DType::f16},
+          Case{64, DType::q8_0}, Case{288, DType::q8_0}, Case{64, DType::q4_0}, Case{300, DType::bf16}}) {
         const Tables tables(random, lengths, 16);
         for (int kind = 0; kind < 6; ++kind) {
+            const CacheShape shape{{{1, dim}}, 16, dtype};
             Sequences sequences(random, lengths, dim, 1.0f);
             std::vector<Query> queries{{0, 0}, {0, 127}, {0, 128}, {0, 254}, {0, 299}};
             std::vector<float> q = random.floats(queries.size() * 2 * dim);
@@ -426,12 +493,12 @@ TEMPLATE_TEST_CASE("attention: rows of extreme numbers", "", DECANT_TEST_BACKEND
             if (kind == 0)
                 for (float& x : q) x = 1.0f;
             if (kind == 4) scale = 0x1p20f;
-            TestCache<TestType> cache(TestType{}, {{{1, dim}}, 16, DType::f16}, tables.pool);
+            TestCache<TestType> cache(TestType{}, shape, tables.pool);
             store<TestType>(sequences, tables, cache, 0);
             const decant::AttentionSpec spec{2, 1, dim, scale};
             const auto got = attend<TestType>(queries, q, tables, cache, 0, spec);
-            CAPTURE(dim, kind);
-            CHECK(compare<TestType>({queries, q, {}}, sequences, spec, DType::f16, got).units() <= 1.0);
+            CAPTURE(dim, kind, decant::name(dtype));
+            CHECK(compare<TestType>({queries, q, {}}, sequences, spec, shape, 0, got).units() <= 1.0);
             // Each row alone gives the same bits.
             for (std::size_t t = 0; t < queries.size(); ++t) {
                 const auto first = q.begin() + static_cast<std::ptrdiff_t>(t * 2 * dim);
@@ -469,15 +536,15 @@ TEMPLATE_TEST_CASE("attention: neither the order nor the size of blocks changes 
     Random random(22);
     const std::vector<std::size_t> lengths{150, 1, 67};
     const std::vector<Query> queries{{2, 66}, {0, 149}, {1, 0}, {0, 64}, {2, 3}};
-    const decant::AttentionSpec spec{6, 2, 24, 0.25f, random.pick<std::uint32_t>({0, 70}), 9.0f};
+    const decant::AttentionSpec spec{6, 2, 32, 0.25f, random.pick<std::uint32_t>({0, 70}), 9.0f};
     const std::optional<Matrix> sinks = decant_test::random_matrix(random, DType::f16, 1, 6);
-    const Sequences sequences(random, lengths, 48, 2.0f);
-    const std::vector<float> q = random.floats(queries.size() * 144);
-    for (const DType dtype : {DType::f32, DType::f16}) {
+    const Sequences sequences(random, lengths, 64, 2.0f);
+    const std::vector<float> q = random.floats(queries.size() * 192);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
         std::vector<float> expected;
         for (const std::uint32_t block_tokens : {256u, 1u, 3u, 16u, 16u, 16u, 64u}) {
             const Tables tables(random, lengths, block_tokens);
-            TestCache<TestType> cache(TestType{}, {{{2, 24}}, block_tokens, dtype}, tables.pool);
+            TestCache<TestType> cache(TestType{}, {{{2, 32}}, block_tokens, dtype}, tables.pool);
             store<TestType>(sequences, tables, cache, 0);
             const std::vector<float> got = attend<TestType>(queries, q, tables, cache, 0, spec, sinks);
             if (expected.empty()) expected = got;
@@ -494,23 +561,28 @@ TEMPLATE_TEST_CASE("attention: a long cache in pieces, and together with other r
     Random random(28);
     const std::vector<std::size_t> lengths{2100, 1030, 40};
     const std::vector<Query> few{{0, 2047}, {0, 2048}, {0, 2049}, {2, 39}, {1, 1023}, {1, 1024}, {0, 2099}, {1, 5}};
-    for (const std::uint32_t window : {0u, 1100u, 3u}) {
-        const decant::AttentionSpec spec{6, 2, 24, 0.25f, window};
+    struct Case {
+        std::uint32_t window;
+        DType dtype;
+    };
+    for (const auto& [window, dtype] : {Case{0, DType::f16}, Case{1100, DType::f16}, Case{3, DType::f16},
+                                        Case{0, DType::q8_0}, Case{1100, DType::q4_0}, Case{0, DType::bf16}}) {
+        const decant::AttentionSpec spec{6, 2, 32, 0.25f, window};
         const Matrix sinks = decant_test::random_matrix(random, DType::f32, 1, 6);
-        const Sequences sequences(random, lengths, 48, 3.0f);
+        const Sequences sequences(random, lengths, 64, 3.0f);
         const Tables tables(random, lengths, 16);
-        TestCache<TestType> cache(TestType{}, {{{2, 24}}, 16, DType::f16}, tables.pool);
+        TestCache<TestType> cache(TestType{}, {{{2, 32}}, 16, dtype}, tables.pool);
         store<TestType>(sequences, tables, cache, 0);
         std::vector<Query> many = few;
         while (many.size() < 40) many.push_back({2, many.size() - 8});
-        const std::vector<float> q = random.floats(many.size() * 144);
-        const std::vector<float> some(q.begin(), q.begin() + static_cast<std::ptrdiff_t>(few.size() * 144));
+        const std::vector<float> q = random.floats(many.size() * 192);
+        const std::vector<float> some(q.begin(), q.begin() + static_cast<std::ptrdiff_t>(few.size() * 192));
         for (const bool sunk : {false, true}) {
             const std::optional<Matrix> weight = sunk ? std::optional(sinks) : std::nullopt;
             const std::vector<float> got = attend<TestType>(few, some, tables, cache, 0, spec, weight);
             std::vector<float> expected = attend<TestType>(many, q, tables, cache, 0, spec, weight);
             expected.resize(got.size());
-            CAPTURE(window, sunk);
+            CAPTURE(window, sunk, decant::name(dtype));
             CHECK(decant_test::same_bits(got, expected));
         }
     }
@@ -520,7 +592,7 @@ TEMPLATE_TEST_CASE("attention: the cache holds each value rounded once, at its p
                    DECANT_TEST_BACKENDS) {
     if (!Machine<TestType>::runs()) return;
     Random random(23);
-    for (const std::size_t head_dim : {1u, 7u, 8u, 33u}) {
+    for (const std::size_t head_dim : {1u, 7u, 8u, 33u, 32u, 96u}) {
         const std::vector<std::size_t> lengths{5, 21};
         Sequences sequences(random, lengths, 3 * head_dim, 1.0f);
         // Ties, subnormal halves, the edge of overflow, infinities and zeros among the values.
@@ -531,27 +603,26 @@ TEMPLATE_TEST_CASE("attention: the cache holds each value rounded once, at its p
             sequences.k[i] = special[random.between(0, special.size() - 1)];
             sequences.v[i] = special[random.between(0, special.size() - 1)] * random.uniform(-1.0f, 1.0f);
         }
-        for (const DType dtype : {DType::f32, DType::f16}) {
-            const CacheShape shape{{{1, 3}, {3, static_cast<std::uint32_t>(head_dim)}}, 4, dtype};
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
+            if (head_dim % decant::traits(dtype).block_elements != 0) continue;
+            const std::uint32_t first = 3 * decant::traits(dtype).block_elements;
+            const CacheShape shape{{{1, first}, {3, static_cast<std::uint32_t>(head_dim)}}, 4, dtype};
             const Tables tables(random, lengths, 4);
             TestCache<TestType> cache(TestType{}, shape, tables.pool);
             std::vector<std::byte> expected(cache.buffer.size(), std::byte{0xFF});
-            const std::size_t width = dtype == DType::f16 ? 2 : 4;
+            const std::size_t skipped = 2 * 4 * decant::row_bytes(dtype, first);
+            const std::size_t width = decant::row_bytes(dtype, sequences.width);
             for (std::size_t s = 0; s < lengths.size(); ++s) {
                 for (std::size_t p = 0; p < lengths[s]; ++p) {
-                    for (std::size_t i = 0; i < sequences.width; ++i) {
-                        for (const std::size_t value : {0u, 1u}) {
-                            // [layer][K then V][token of the block][column], after the three columns of layer 0.
-                            const auto block = static_cast<std::size_t>(tables.blocks[s][p / 4]);
-                            const std::size_t at = block * (2 * 4 * 3 + 2 * 4 * sequences.width) + 2 * 4 * 3 +
-                                                   (value * 4 + p % 4) * sequences.width + i;
-                            const float number =
-                                (value == 0 ? sequences.k
-                                            : sequences.v)[(sequences.first[s] + p) * sequences.width + i];
-                            const std::uint16_t half = decant::float_to_half(number);
-                            if (dtype == DType::f16) std::memcpy(&expected[at * width], &half, width);
-                            if (dtype == DType::f32) std::memcpy(&expected[at * width], &number, width);
-                        }
+                    for (const std::size_t value : {0u, 1u}) {
+                        // [layer][K then V][token of the block], after layer 0.
+                        const auto block = static_cast<std::size_t>(tables.blocks[s][p / 4]);
+                        const std::size_t at =
+                            block * (skipped + 2 * 4 * width) + skipped + (value * 4 + p % 4) * width;
+                        const std::vector<float>& rows = value == 0 ? sequences.k : sequences.v;
+                        const auto bytes =
+                            stored(shape, 1, &rows[(sequences.first[s] + p) * sequences.width], sequences.width);
+                        std::copy(bytes.begin(), bytes.end(), expected.begin() + static_cast<std::ptrdiff_t>(at));
                     }
                 }
             }

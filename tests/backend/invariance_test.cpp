@@ -32,11 +32,11 @@ using decant_test::TestCache;
 
 namespace {
 
-constexpr std::size_t width = 256, heads = 6, kv_heads = 2, head_dim = 16, hidden = 288, vocabulary = 37;
+constexpr std::size_t width = 256, heads = 6, kv_heads = 2, head_dim = 32, hidden = 288, vocabulary = 37;
 constexpr std::size_t attention_width = heads * head_dim, kv_width = kv_heads * head_dim;
 constexpr std::uint32_t layers = 2, latent_layer = layers;
 // The layer after them: latent attention, then experts.
-constexpr std::size_t plain = 16, turned = 4, rank = 32, latent_dim = turned + rank;
+constexpr std::size_t plain = 16, turned = 32, rank = 32, latent_dim = turned + rank;
 constexpr std::size_t experts = 5, chosen = 2, expert_width = 32, widest = chosen * width;
 constexpr std::size_t most_rows = 9, most_sequences = 3;
 
@@ -156,7 +156,7 @@ class Runner {
  private:
     static std::vector<decant::CacheLayer> cached() {
         std::vector<decant::CacheLayer> all(layers, {kv_heads, head_dim});
-        all.push_back({1, latent_dim, true});
+        all.push_back({1, latent_dim, true, 0, turned});
         return all;
     }
 
@@ -205,7 +205,9 @@ class Runner {
                    wide = rig_.view(heads * rank), q = rig_.view(heads * latent_dim), kv = rig_.view(rank),
                    k_turned = rig_.view(turned), k = rig_.view(latent_dim), angles = rig_.view(turned),
                    values = rig_.view(heads * plain);
-        pass.angles(rig_.constant({1.0f, 0.1f}), rope, angles);
+        std::vector<float> frequencies(turned / 2);
+        for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(0.6f, static_cast<float>(i));
+        pass.angles(rig_.constant(frequencies), rope, angles);
         pass.norm(x, w(layer.norm), {1e-5f, 1.0f, true}, n, false, &w(layer.norm_bias), 1);
         pass.linear(n, {{&w(layer.q), nullptr, all, false},
                         {&w(layer.kv), nullptr, kv, false},
@@ -321,7 +323,7 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
     Random random(41);
     const Network network(random, true);
     Texts texts = random_texts(random);
-    for (const DType dtype : {DType::f32, DType::f16}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::q4_0}) {
         CAPTURE(decant::name(dtype));
         answer_alone<TestType>(random, network, texts, dtype);
         for (const auto& sequence : texts.logits)

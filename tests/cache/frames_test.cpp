@@ -133,6 +133,28 @@ TEST_CASE("a cache that was handed over goes on bit for bit", "[cache][frames]")
     }
 }
 
+TEST_CASE("whatever the entries are, a cache goes on bit for bit, and is none of another type", "[cache][frames]") {
+    Random random{12};
+    const auto weights = decant_test::TinyFile(DType::q4_1, 64, 64, 2, 64).open();
+    constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
+    const Tokens prompt = decant_test::random_tokens(random, 53, 24);
+    for (const DType dtype : dtypes) {
+        INFO(decant::name(dtype));
+        End sender(weights, {.tokens = 96, .block_tokens = 4, .dtype = dtype});
+        End receiver(weights, {.tokens = 200, .block_tokens = 7, .dtype = dtype}, 2, 5);
+        decant_test::scatter_free_blocks(receiver.cache, random);
+        const auto frames = send(sender, prompt, random);
+        for (const DType other : dtypes) {
+            if (other == dtype) continue;
+            End stranger(weights, {.tokens = 96, .block_tokens = 4, .dtype = other});
+            refused(stranger, frames[0], ErrorCode::mismatch, "of another type");
+        }
+        for (const Bytes& frame : frames) REQUIRE(import_frame(receiver.model, receiver.sequence, frame));
+        for (const Token token : decant_test::random_tokens(random, 12, 24))
+            CHECK(decant_test::same_bits(sender.decode(token), receiver.decode(token)));
+    }
+}
+
 TEST_CASE("a part of a cache is a frame, too", "[cache][frames]") {
     End sender("llama3"), receiver("llama3");
     Random random{3};

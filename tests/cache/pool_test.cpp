@@ -65,6 +65,28 @@ TEST_CASE("a cache's layout in bytes", "[cache]") {
     CHECK(half.layer_offset(1) == 2 * 16 * 48);
     CHECK(half.block_bytes() == 2 * 16 * (48 + 8));
     CHECK(shape(16, DType::f32).block_bytes() == 2 * half.block_bytes());
+    CHECK(shape(16, DType::bf16).block_bytes() == half.block_bytes());
+}
+
+TEST_CASE("a cache's layout in blocks of 32 numbers", "[cache]") {
+    // 3 x 64 numbers are 6 blocks, of 34 or 18 bytes; a latent layer of 64 + 512 keeps 18 blocks once.
+    CacheShape shape{{{3, 64}, {1, 576, true, 0, 64}}, 16, DType::q8_0};
+    CHECK(shape.head_bytes(0) == 2 * 34);
+    CHECK(shape.row_bytes(0) == 6 * 34);
+    CHECK(shape.row_bytes(1) == 18 * 34);
+    CHECK(shape.block_bytes() == 16 * (2 * 6 + 18) * 34);
+    CHECK(shape.rotation(0) == 0);
+    shape.dtype = DType::q4_0;
+    CHECK(shape.row_bytes(0) == 6 * 18);
+    CHECK(shape.block_bytes() == 16 * (2 * 6 + 18) * 18);
+    shape.layers.push_back({1, 96});
+    shape.layers.push_back({1, 256});
+    shape.layers.push_back({1, 320, true, 0, 32});  // what is skipped must stay apart
+    shape.layers.push_back({0, 0, false, 8});       // a state alone
+    for (const auto& [layer, rotation] :
+         {std::pair<std::size_t, std::size_t>{0, 64}, {1, 64}, {2, 32}, {3, 256}, {4, 32}, {5, 0}})
+        CHECK(shape.rotation(layer) == rotation);
+    CHECK(Pool::blocks_for(shape, 100).value() == 7);
 }
 
 TEST_CASE("a pool has whole blocks for the tokens asked for", "[cache]") {
@@ -85,6 +107,14 @@ TEST_CASE("impossible pools are refused", "[cache]") {
     constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
     CHECK(refused(shape(16, DType::q4_1), 64, "Q4_1") == ErrorCode::invalid_argument);
     CHECK(refused(shape(16, DType::other), 64, "other") == ErrorCode::invalid_argument);
+    for (const DType dtype : {DType::q8_0, DType::q4_0}) {
+        CHECK(refused(shape(16, dtype), 64, "heads of 8 numbers, which is no multiple of 32") ==
+              ErrorCode::unsupported);
+        CHECK(refused({{{1, 64}, {2, 48}}, 16, dtype}, 64, "heads of 48 numbers") == ErrorCode::unsupported);
+        CHECK(refused({{{1, 64, true, 0, 16}}, 16, dtype}, 64, "16") == ErrorCode::unsupported);
+        CHECK(Pool::create({}, {{{1, 64}, {2, 96}}, 16, dtype}, 64));
+    }
+    CHECK(Pool::create({}, shape(16, DType::bf16), 64));
     CHECK(refused(shape(0), 64, "blocks of 0") == ErrorCode::invalid_argument);
     CHECK(refused(shape(16), 0, "0 tokens") == ErrorCode::invalid_argument);
     CHECK(refused(shape(16), most, "2147483647 tokens") == ErrorCode::invalid_argument);
@@ -102,6 +132,10 @@ TEST_CASE("memory that is not there is an error", "[cache]") {
     const auto wrapped = Pool::create({}, huge, std::size_t{1} << 30);
     REQUIRE_FALSE(wrapped);
     CHECK(wrapped.error().code == ErrorCode::out_of_memory);
+    huge.dtype = DType::q4_0;
+    const auto smaller = Pool::create({}, huge, std::size_t{1} << 30);
+    REQUIRE_FALSE(smaller);
+    CHECK(smaller.error().code == ErrorCode::out_of_memory);
 }
 
 TEST_CASE("every block is given once, and comes back with its last reference", "[cache]") {

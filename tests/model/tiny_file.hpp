@@ -32,13 +32,13 @@ struct TinyFile {
         std::vector<std::byte> bytes;
     };
 
-    std::uint32_t width, hidden, layers, heads = 2, kv_heads = 1, head_dim = 16, vocabulary = 24;
+    std::uint32_t width, hidden, layers, heads = 2, kv_heads = 1, head_dim, vocabulary = 24;
     std::vector<Entry> tensors;
     Random random{7};
 
     explicit TinyFile(decant::DType dtype = decant::DType::f32, std::uint32_t width_ = 32, std::uint32_t hidden_ = 64,
-                      std::uint32_t layers_ = 2)
-        : width(width_), hidden(hidden_), layers(layers_) {
+                      std::uint32_t layers_ = 2, std::uint32_t head_dim_ = 16)
+        : width(width_), hidden(hidden_), layers(layers_), head_dim(head_dim_) {
         add("token_embd.weight", dtype, vocabulary, width);
         vector("output_norm.weight", width);
         for (std::uint32_t l = 0; l < layers; ++l) {
