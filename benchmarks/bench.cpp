@@ -4,6 +4,7 @@
 
 #include <decant/decant.hpp>
 
+#include "../examples/support/dtype_named.hpp"
 #include "../examples/support/machine_limits.hpp"
 #include "../examples/support/options.hpp"
 #include "../examples/support/progress.hpp"
@@ -29,7 +30,8 @@
 namespace {
 
 constexpr const char* usage =
-    "usage: decant-bench [--model FILE] [--threads N] [--tests LIST] [--repeat N] [--isa SET] [--csv]\n"
+    "usage: decant-bench [--model FILE] [--threads N] [--tests LIST] [--repeat N] [--isa SET]\n"
+    "                    [--cache DTYPE] [--csv]\n"
     "\n"
     "  --model FILE   a GGUF file or a Hugging Face folder (default: the SmolLM2 that setup.sh fetches)\n"
     "  --threads N    threads, the caller's included (default: as many processors as this process may use)\n"
@@ -42,6 +44,7 @@ constexpr const char* usage =
     "  --repeat N     timed repetitions, after one that is not timed; their mean is reported (default: 2)\n"
     "  --isa SET      only this instruction set: portable, avx2, avxvnni, avx512, avx512bf16, amx (default: the\n"
     "                 best of the machine; amx only if named)\n"
+    "  --cache DTYPE  entries of the cache: F16 (default), F32, BF16, Q8_0 or Q4_0\n"
     "  --csv          lines of test,tokens_per_second alone; else a table that says, too, which share of the "
     "machine's\n"
     "                 limit this is, measured before and after each test on the same threads: of the bytes that can "
@@ -66,6 +69,7 @@ struct Settings {
     std::size_t threads = 1;
     std::size_t repeat = 2;
     std::vector<Test> tests;
+    decant::DType cache = decant::DType::f16;
     bool csv = false;
 };
 
@@ -145,7 +149,7 @@ class Bench {
                                                    decant::Simd(decant::SimdKernels(settings.isa)))
                      .value()),
           pool_(settings.threads),
-          cost_(model_.weights(), model_.spec()) {}
+          cost_(model_.weights(), model_.spec(), settings.cache) {}
 
     void run() {
         std::optional<examples::MachineLimits> limits;
@@ -192,6 +196,7 @@ class Bench {
         options.logits = (std::max)(options.logits, sequences);
         Context context(model_, pool_, options);
         decant::CacheOptions room;
+        room.dtype = settings_.cache;
         const std::size_t blocks = test.before / room.block_tokens + test.tokens / room.block_tokens + 3;
         room.tokens = test.sequences * blocks * room.block_tokens;
         room.sequences = 2 * sequences;  // the pasts and the forks that go on from them
@@ -305,7 +310,7 @@ decant::Isa isa_of(const examples::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-    const examples::Options options(argc, argv, {"--model", "--threads", "--tests", "--repeat", "--isa"},
+    const examples::Options options(argc, argv, {"--model", "--threads", "--tests", "--repeat", "--isa", "--cache"},
                                     {"--csv", "--help"});
     if (options.given("--help")) {
         std::fputs(usage, stdout);
@@ -318,6 +323,7 @@ int main(int argc, char** argv) try {
     settings.tests = parse_tests(options.text("--tests", "pp512,tg128,bd1,bd4,bd8,bd16"));
     settings.csv = options.given("--csv");
     settings.isa = isa_of(options);
+    settings.cache = examples::dtype_named("--cache", options.text("--cache", "F16"));
     Bench(settings).run();
 } catch (const examples::UsageError& error) {
     std::fprintf(stderr, "decant-bench: %s\ndecant-bench --help tells what there is\n", error.what());

@@ -28,8 +28,8 @@ using Macs = std::array<double, examples::arithmetics>;
 
 class ModelCost {
  public:
-    ModelCost(const decant::Weights& weights, const decant::ModelSpec& spec)
-        : spec_(spec), cache_(decant::CacheOptions{}.shape(spec.cache_layers())) {
+    ModelCost(const decant::Weights& weights, const decant::ModelSpec& spec, decant::DType cache = decant::DType::f16)
+        : spec_(spec), cache_(decant::CacheOptions{.dtype = cache}.shape(spec.cache_layers())) {
         const std::string embedding = spec.names.of(decant::Role::embedding) + ".weight";
         const std::string head = spec.names.of(decant::Role::head) + ".weight";
         const bool tied = spec.tied.value_or(weights.find(head) == nullptr);

@@ -11,6 +11,7 @@
 #include <decant/decant.hpp>
 #include <decant/quant/requantize.hpp>
 
+#include "support/dtype_named.hpp"
 #include "support/options.hpp"
 
 #include <nlohmann/json.hpp>
@@ -209,19 +210,6 @@ std::string read_text(const std::string& path) {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-decant::DType dtype_named(const std::string& option, const std::string& wanted) {
-    std::string known;
-    for (int value = 0; value < static_cast<int>(decant::DType::other); ++value) {
-        const auto dtype = static_cast<decant::DType>(value);
-        if (!decant::can_quantize(dtype)) continue;
-        const std::string_view name = decant::name(dtype);
-        const auto same = [](char a, char b) { return a == b || (a >= 'a' && a <= 'z' && a - 'a' + 'A' == b); };
-        if (std::ranges::equal(wanted, name, same)) return dtype;
-        known += (known.empty() ? "" : ", ") + std::string(name);
-    }
-    throw examples::UsageError(option + " takes one of " + known + ", not \"" + wanted + "\"");
-}
-
 /// Scores the second half of a chunk.
 void read_chunk(Tokens chunk, Reader& model, Reader* reference, decant::ThreadPool& pool, std::vector<Score>& scores) {
     const std::size_t first = chunk.size() / 2;
@@ -255,7 +243,7 @@ void run(const examples::Options& options) {
     if (text_path.empty()) throw examples::UsageError("--text is missing");
     const std::string reference_path = options.text("--reference", "");
     const std::string build = options.text("--as", "");
-    const decant::DType cache = dtype_named("--cache", options.text("--cache", "f16"));
+    const decant::DType cache = examples::dtype_named("--cache", options.text("--cache", "f16"));
     const std::size_t chunk = options.count("--chunk", 512, 8, 1 << 20);
     const std::size_t most = options.count("--tokens", ~std::size_t{0}, chunk, ~std::size_t{0});
     decant::ThreadPool pool(options.count("--threads", 0, 0, 1024));
@@ -265,7 +253,7 @@ void run(const examples::Options& options) {
     std::vector<decant::Token> tokens = tokenizer.encode(read_text(text_path), {.bos = true});
 
     auto judged = file;
-    if (!build.empty()) judged = decant::requantize(file, dtype_named("--as", build)).value();
+    if (!build.empty()) judged = decant::requantize(file, examples::dtype_named("--as", build)).value();
     ReaderOn<decant::Simd> model(judged, pool, chunk, cache);
     std::unique_ptr<Reader> reference;
     if (reference_path == "eigen") {

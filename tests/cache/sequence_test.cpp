@@ -81,7 +81,8 @@ TEST_CASE("a cache that could not be made says so when it is used", "[cache]") {
     };
     CHECK(code({.tokens = 0}) == ErrorCode::invalid_argument);
     CHECK(code({.block_tokens = 0}) == ErrorCode::invalid_argument);
-    CHECK(code({.dtype = DType::q4_0}) == ErrorCode::invalid_argument);
+    CHECK(code({.dtype = DType::q4_1}) == ErrorCode::invalid_argument);
+    CHECK(code({.dtype = DType::q4_0}) == ErrorCode::unsupported);  // heads are no multiple of 32
     CHECK(code({.dtype = DType::other}) == ErrorCode::invalid_argument);
     CHECK(code({.tokens = std::size_t{1} << 40}) == ErrorCode::invalid_argument);
     // Half a terabyte in two blocks, which only a very generous system grants.
