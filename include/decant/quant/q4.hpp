@@ -8,6 +8,7 @@
 
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
+#include <decant/core/target.hpp>
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
 #include <decant/quant/writable.hpp>
@@ -15,6 +16,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace decant::inline DECANT_ABI {
 
@@ -43,13 +45,12 @@ struct Q4_0 {
     static constexpr int code_bits = 4;
 
     /// One block to 32 floats.
-    static void dequantize(const std::byte* block, float* out) noexcept {
-        const auto in = detail::load<Block>(block);
-        const float scale = half_to_float(in.scale);
-        for (std::size_t i = 0; i < 16; ++i) {
-            out[i] = scale * static_cast<float>((in.codes[i] & 0x0F) - bias);
-            out[i + 16] = scale * static_cast<float>((in.codes[i] >> 4) - bias);
-        }
+    DECANT_ALWAYS_INLINE static void dequantize(const std::byte* block, float* out) noexcept {
+        const float scale = half_to_float(detail::load<std::uint16_t>(block));
+        std::uint8_t codes[16];
+        std::memcpy(codes, block + offsetof(Block, codes), sizeof codes);
+        for (std::size_t i = 0; i < 16; ++i) out[i] = scale * static_cast<float>((codes[i] & 0x0F) - bias);
+        for (std::size_t i = 0; i < 16; ++i) out[i + 16] = scale * static_cast<float>((codes[i] >> 4) - bias);
     }
 
     /// 32 numbers to one block. The scale makes the number of largest magnitude code 0, which has a magnitude more than

@@ -6,6 +6,7 @@
 
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
+#include <decant/core/target.hpp>
 #include <decant/quant/float16.hpp>
 #include <decant/quant/panel.hpp>
 #include <decant/quant/writable.hpp>
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace decant::inline DECANT_ABI {
 
@@ -31,10 +33,12 @@ struct Q8_0 {
     static constexpr int code_bits = 8;
 
     /// One block to 32 floats.
-    static void dequantize(const std::byte* block, float* out) noexcept {
-        const auto in = detail::load<Block>(block);
-        const float scale = half_to_float(in.scale);
-        for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(in.values[i]);
+    DECANT_ALWAYS_INLINE static void dequantize(const std::byte* block, float* out) noexcept {
+        // Apart: a copy of the whole would be read back from addresses that none of its stores covers.
+        const float scale = half_to_float(detail::load<std::uint16_t>(block));
+        std::int8_t values[32];
+        std::memcpy(values, block + offsetof(Block, values), sizeof values);
+        for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(values[i]);
     }
 
     /// 32 numbers to one block: scale = largest magnitude / 127, value = number / scale to nearest, halves away from
