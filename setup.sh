@@ -215,12 +215,12 @@ PYTHON
 
 # ---- building
 
-# jobs: one per processor, but no more than memory allows (a large test takes over 1 GB to compile).
+# jobs: one per processor, but no more than memory allows (a group of tests takes up to 2 GB to compile).
 jobs() {
     count=$(nproc 2>/dev/null || echo 2)
     memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null || true)
     if [ -n "$memory" ]; then
-        most=$((memory / 1500000))
+        most=$((memory / 2000000))
         [ "$most" -ge 1 ] || most=1
         [ "$count" -le "$most" ] || count=$most
     fi
@@ -289,7 +289,7 @@ run)
 test)
     require check_all
     fetch_model
-    build test -DDECANT_MODELS="$cache"
+    build test -DDECANT_MODELS="$cache" -DDECANT_UNITY_TESTS=ON
     ctest --preset test --parallel "$(jobs)" </dev/null
     ;;
 esac

@@ -3,6 +3,7 @@
 #include <decant/backend/host/ops.hpp>
 
 #include "backend/support.hpp"
+#include "support/numbers.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -26,7 +27,7 @@ using decant_test::Worst;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 
 /// K and V of several sequences in a cache whose blocks lie in random order.
 struct Sequences {

@@ -3,6 +3,7 @@
 #include <decant/backend/host/ops.hpp>
 
 #include "backend/support.hpp"
+#include "support/numbers.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -28,7 +29,7 @@ using decant_test::Worst;
 namespace {
 
 constexpr float no_number = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 
 /// Rows 0, 1, ... of every table, and some unused ones.
 Batch rows_in_order(Random& random, std::size_t rows) {

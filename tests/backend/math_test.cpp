@@ -5,6 +5,7 @@
 
 #include "backend/sets.hpp"
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +19,7 @@ using decant::Activation;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 constexpr float no_number = std::numeric_limits<float>::quiet_NaN();
 
 /// Every `stride`-th float of both signs from the least to `largest`, and an even grid of those near zero.

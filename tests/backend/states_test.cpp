@@ -5,6 +5,7 @@
 
 #include "backend/support.hpp"
 #include "core/executors.hpp"
+#include "support/numbers.hpp"
 
 #include <decant/core/thread_pool.hpp>
 
@@ -30,7 +31,7 @@ using decant_test::Worst;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 constexpr std::size_t other_state = 5;  // floats that the layer in front keeps
 constexpr std::uint32_t layer = 1;
 

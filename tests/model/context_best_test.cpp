@@ -7,6 +7,7 @@
 #include <decant/core/thread_pool.hpp>
 
 #include "model/support.hpp"
+#include "support/numbers.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -39,7 +40,7 @@ using decant_test::Tokens;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 constexpr float largest = (std::numeric_limits<float>::max)();
 
 /// A Llama file with a vocabulary of any size, tokens `twins` of which have the same embedding, and so the same logits.

@@ -2,6 +2,7 @@
 #include <decant/quant/float16.hpp>
 
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 
 #include <bit>
 #include <cmath>
@@ -19,7 +20,7 @@ using decant::half_to_float;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 
 static_assert(half_to_float(0x3C00) == 1.0f && half_to_float(0xC000) == -2.0f && half_to_float(0x7BFF) == 65504.0f);
 static_assert(half_to_float(0x7C00) == infinity && float_to_half(-infinity) == 0xFC00);

@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/data.hpp"
+#include "support/numbers.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ using decant::Token;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 
 std::vector<Token> tokens(const std::vector<int>& ids) {
     std::vector<Token> out;

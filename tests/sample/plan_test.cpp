@@ -3,6 +3,7 @@
 #include <decant/sample/sampler.hpp>
 
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 
 #include <cstddef>
 #include <limits>
@@ -29,7 +30,7 @@ using decant::Xtc;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 void refuses(std::vector<SamplerStep> steps, std::string_view part) {

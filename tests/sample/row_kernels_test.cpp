@@ -2,13 +2,13 @@
 #include <decant/sample/row_kernels.hpp>
 
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -18,7 +18,7 @@ using decant::detail::row_kernels;
 using decant::detail::RowBlock;
 
 namespace {
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 }
 
 TEST_CASE("the highest of every block", "[sample]") {

@@ -7,6 +7,7 @@
 #include "sample/reference.hpp"
 #include "support/catch.hpp"
 #include "support/data.hpp"
+#include "support/numbers.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ using decant::Xtc;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 /// The token at the position given by a history of `position` tokens.

@@ -2,6 +2,7 @@
 #include <decant/sample/scan.hpp>
 
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using decant::detail::best_of;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 
 /// The k best by sorting everything.
 std::vector<Candidate> sorted_best(const std::vector<float>& row, const std::vector<LogitAdjustment>& adjustments,

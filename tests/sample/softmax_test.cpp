@@ -2,6 +2,7 @@
 #include <decant/sample/softmax.hpp>
 
 #include "support/catch.hpp"
+#include "support/numbers.hpp"
 #include "support/random.hpp"
 
 #include <cmath>
@@ -13,7 +14,7 @@ using decant::log_sum_exp;
 using decant::detail::exp_nonpositive;
 
 namespace {
-constexpr float infinity = std::numeric_limits<float>::infinity();
+using decant_test::infinity;
 }
 
 TEST_CASE("exp of what is not positive is that of the library", "[sample]") {

@@ -54,7 +54,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Sampler busy_sampler(std::uint64_t seed) {
+Sampler history_sampler(std::uint64_t seed) {
     return taken(Sampler::chain({decant::Penalties{.repetition = 1.2f, .frequency = 0.1f},
                                  decant::Dry{.multiplier = 0.8f}, decant::Mirostat{.tau = 4.0f}},
                                 seed));
@@ -63,7 +63,7 @@ Sampler busy_sampler(std::uint64_t seed) {
 Ask random_ask(Random& random) {
     Ask ask;
     ask.prompt = decant_test::random_tokens(random, 1 + random.below(40));
-    ask.sampler = random.below(2) == 0 ? Sampler{} : busy_sampler(random.next());
+    ask.sampler = random.below(2) == 0 ? Sampler{} : history_sampler(random.next());
     ask.max_tokens = 10 + random.below(30);
     ask.answers = random.below(4) == 0 ? 3 : 1;
     ask.ignore_end = random.below(2) == 0;
@@ -100,7 +100,7 @@ std::optional<decant::Sequence<Simd>> hand_over(const Scene& scene, const Engine
     return sequence;
 }
 
-void sign(Bytes& bytes) {
+void sign_answer(Bytes& bytes) {
     decant::Hash64 hash;
     hash.add(std::span<const std::byte>(bytes).first(bytes.size() - 8));
     for (std::size_t i = 0; i < 8; ++i) bytes[bytes.size() - 8 + i] = static_cast<std::byte>(hash.value() >> 8 * i);
@@ -116,7 +116,7 @@ TEST_CASE("a request with its frames goes on elsewhere and computes nothing agai
             const Scene scene(name);
             Context<Simd> context(scene.model, decant::ThreadPool{1}, {.rows = 16});
             const KvCache<Simd> cache(context, {.tokens = 128, .block_tokens = 4, .dtype = dtype});
-            decant::Request<Simd> request(taken(cache.sequence()), busy_sampler(4), TextStream(scene.tokenizer));
+            decant::Request<Simd> request(taken(cache.sequence()), history_sampler(4), TextStream(scene.tokenizer));
             request.push(decant_test::random_tokens(33, 5, 160));
             for (int i = 0; i < 7; ++i) taken(request.step(context));
             const Bytes saved = request.save();
@@ -147,7 +147,7 @@ TEST_CASE("a request takes up a part of its cache, and no cache of others", "[se
     const Scene scene("llama3");
     Context<Simd> context(scene.model);
     const KvCache<Simd> cache(context, {.tokens = 256});
-    decant::Request<Simd> request(taken(cache.sequence()), busy_sampler(4), TextStream(scene.tokenizer));
+    decant::Request<Simd> request(taken(cache.sequence()), history_sampler(4), TextStream(scene.tokenizer));
     request.push(decant_test::random_tokens(20, 5, 160));
     taken(request.step(context));
     const Bytes saved = request.save();
@@ -228,7 +228,7 @@ TEST_CASE("a stop string that is half written is found elsewhere", "[serve][hand
     const Scene scene("llama3");
     Ask ask;
     ask.prompt = decant_test::random_tokens(9, 22, 160);
-    ask.sampler = busy_sampler(7);
+    ask.sampler = history_sampler(7);
     ask.max_tokens = 24;
     ask.ignore_end = true;
     const std::string text = alone(scene, ask, 0).text;
@@ -262,7 +262,7 @@ TEST_CASE("a prompt's cache is streamed while it is computed, and decoding goes 
         std::vector<Ask> asks(2);
         for (std::size_t i = 0; i < 2; ++i) {
             asks[i].prompt = decant_test::random_tokens(i == 0 ? 3 : 100, 23 + i, 160);
-            asks[i].sampler = busy_sampler(i);
+            asks[i].sampler = history_sampler(i);
             asks[i].max_tokens = i == 0 ? 40 : 10;
             asks[i].ignore_end = true;
         }
@@ -372,7 +372,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
     Ask ask;
     ask.prompt = decant_test::random_tokens(40, 33, 160);
     ask.stop = {"zz"};
-    ask.sampler = busy_sampler(1);
+    ask.sampler = history_sampler(1);
     ask.ignore_end = true;
     ask.cache_salt = "salt";
     ask.priority = -3;
@@ -424,7 +424,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
         for (std::size_t change = 1 + random.below(4); change > 0; --change)
             odd[random.below(odd.size())] = static_cast<std::byte>(random.below(256));
         if (round % 4 == 0) odd.resize(random.below(odd.size()) + 8);
-        sign(odd);
+        sign_answer(odd);
         const auto restored = to.restore(odd, {}, hand_over(scene, from, id, 0, to));
         if (!restored) continue;
         for (int i = 0; i < 2; ++i) taken(to.step());
@@ -442,7 +442,7 @@ TEST_CASE("what is no answer, or is being worked on, is refused by name", "[serv
 TEST_CASE("another process computes the prompt", "[serve][handoff]") {
     Ask ask;
     ask.prompt = decant_test::random_tokens(60, 41, 160);
-    ask.sampler = busy_sampler(3);
+    ask.sampler = history_sampler(3);
     ask.max_tokens = 20;
     ask.ignore_end = true;
     int ends[2] = {};

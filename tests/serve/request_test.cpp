@@ -79,7 +79,7 @@ Written write(Request& request, Context<Simd>& context, int steps) {
 }
 
 /// The right checksum for changed bytes: FNV-1a of all but the last eight, little-endian.
-void sign(std::vector<std::byte>& bytes) {
+void sign_request(std::vector<std::byte>& bytes) {
     std::uint64_t hash = 0xcbf29ce484222325u;
     for (std::size_t i = 0; i + 8 < bytes.size(); ++i)
         hash = (hash ^ std::to_integer<std::uint64_t>(bytes[i])) * 0x100000001b3u;
@@ -209,7 +209,7 @@ TEST_CASE("bytes that are no saved request are refused", "[serve][request]") {
     auto newer = bytes;
     newer[4] = std::byte{2};
     CHECK(refused(newer) == ErrorCode::bad_format);  // damaged, as far as one can see
-    sign(newer);
+    sign_request(newer);
     CHECK(refused(newer) == ErrorCode::unsupported);
 
     // Whatever else the bytes say: an error, or a request.
@@ -219,7 +219,7 @@ TEST_CASE("bytes that are no saved request are refused", "[serve][request]") {
         for (std::size_t change = 1 + random.below(4); change > 0; --change)
             odd[random.below(odd.size())] = static_cast<std::byte>(random.below(256));
         if (round % 2 == 0) odd.resize(random.below(odd.size()) + 8);
-        sign(odd);
+        sign_request(odd);
         static_cast<void>(refused(odd));
     }
 
