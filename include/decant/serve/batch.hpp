@@ -1,0 +1,94 @@
+// Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
+#pragma once
+
+/// \file
+/// `Batch`: the parts of an engine's pass and whose they are; afterwards, the logits that each has brought.
+
+#include <decant/backend/concept.hpp>
+#include <decant/core/config.hpp>
+#include <decant/model/context.hpp>
+#include <decant/model/logits.hpp>
+#include <decant/serve/job.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace decant::inline DECANT_ABI {
+namespace detail {
+
+/// A job is `in_pass` from `add` to `take_next`.
+template <Backend B>
+class Batch {
+ public:
+    /// Filling it allocates nothing.
+    explicit Batch(std::size_t sequences) {
+        parts_.reserve(sequences);
+        jobs_.reserve(sequences);
+    }
+
+    /// The first `count` of a job's tokens. `want`: which logits, if these are all that wait; else none.
+    void add(Job<B>& job, std::size_t count, Want want = Want::last) {
+        PassPart<B> part = job.request->part();
+        part.want = count < part.tokens.size() ? Want::none : want;
+        part.tokens = part.tokens.first(count);
+        parts_.push_back(part);
+        jobs_.push_back(&job);
+        job.in_pass = true;
+    }
+
+    [[nodiscard]] bool empty() const noexcept { return parts_.empty(); }
+    [[nodiscard]] std::span<const PassPart<B>> parts() const noexcept { return parts_; }
+    /// Whether each answer has one token in it.
+    [[nodiscard]] bool plain() const {
+        return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.tokens.size() == 1; });
+    }
+
+    /// The pass is done.
+    void computed(const Logits& logits) {
+        logits_ = logits;
+        taken_ = row_ = 0;
+    }
+    [[nodiscard]] bool is_computed() const noexcept { return logits_.has_value(); }
+
+    /// A part that was computed; its rows of logits begin at `row`.
+    struct Taken {
+        Job<B>* job;
+        PassPart<B> part;
+        std::size_t row;
+    };
+    [[nodiscard]] bool all_taken() const noexcept { return taken_ == parts_.size(); }
+    [[nodiscard]] Taken take_next() noexcept {
+        const Taken next{jobs_[taken_], parts_[taken_], row_};
+        ++taken_;
+        row_ += next.part.want == Want::all ? next.part.tokens.size() : next.part.want == Want::last ? 1 : 0;
+        next.job->in_pass = false;
+        return next;
+    }
+    /// Logits of a pass that is done, until the next one.
+    [[nodiscard]] std::span<const float> row(std::size_t row) const { return logits_->row(row); }
+
+    /// Whatever was not taken is as if it had not been added.
+    void clear() noexcept {
+        for (; taken_ < jobs_.size(); ++taken_) {
+            jobs_[taken_]->in_pass = false;
+            jobs_[taken_]->request->drop_draft();
+        }
+        parts_.clear();
+        jobs_.clear();
+        logits_.reset();
+        taken_ = 0;
+    }
+
+ private:
+    std::vector<PassPart<B>> parts_;
+    std::vector<Job<B>*> jobs_;
+    std::optional<Logits> logits_;
+    std::size_t taken_ = 0;  // parts
+    std::size_t row_ = 0;    // of the logits
+};
+
+}  // namespace detail
+}  // namespace decant::inline DECANT_ABI
