@@ -13,6 +13,8 @@
 #include <decant/core/specs.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/reader.hpp>
+#include <decant/files/sealed.hpp>
+#include <decant/files/token_list.hpp>
 #include <decant/files/writer.hpp>
 
 #include <algorithm>
@@ -60,15 +62,14 @@ class Frames {
         }
 
         std::vector<std::byte> out;
-        out.reserve(fixed_bytes + count * (sizeof(std::int32_t) + token_bytes(shape)) + shape.state_bytes());
-        for (const char c : mark) out.push_back(static_cast<std::byte>(c));
-        put(out, version);
+        out.reserve(seal.size() + 5 * sizeof(std::uint64_t) + count * (sizeof(std::int32_t) + token_bytes(shape)) +
+                    shape.state_bytes());
+        seal.begin(out);
         put(out, fingerprint);
         put(out, digest(shape));
         put(out, digest(tokens.first(first)));
         put(out, std::uint64_t{first});
-        put(out, std::uint64_t{count});
-        for (const Token token : tokens.subspan(first, count)) put(out, id(token));
+        put_tokens(out, tokens.subspan(first, count));
 
         const std::size_t at = out.size();
         out.resize(at + count * token_bytes(shape) + (state ? shape.state_bytes() : 0));
@@ -88,7 +89,7 @@ class Frames {
         });
         if (done && state) done = pool.read_state(sequence.state_, std::span(out).subspan(at + rows.size()));
         DECANT_CHECK(std::move(done));
-        put(out, checksum(out));
+        seal.finish(out);
         return out;
     }
 
@@ -101,9 +102,7 @@ class Frames {
     }
 
  private:
-    static constexpr std::string_view mark = "DCKV";
-    static constexpr std::uint32_t version = 1;
-    static constexpr std::size_t fixed_bytes = mark.size() + sizeof version + 6 * sizeof(std::uint64_t);
+    static constexpr Seal seal{"DCKV", 1, "frame", "export it again", hash64};
 
     struct Content {
         std::vector<Token> tokens;
@@ -141,11 +140,6 @@ class Frames {
         for (const Token token : tokens) hash.add(id(token));
         return hash.value();
     }
-    [[nodiscard]] static std::uint64_t checksum(std::span<const std::byte> bytes) {
-        Hash64 hash;
-        hash.add(bytes);
-        return hash.value();
-    }
 
     /// For every block of positions [first, first + count): use(block, whether all of it, each_run), where
     /// each_run(run) calls run(offset in the block, offset in a frame's rows, bytes) for each layer's K and V. Ends
@@ -175,30 +169,10 @@ class Frames {
     /// What the bytes hold, all of it checked. Nothing is changed.
     static Result<Content> open(std::uint64_t fingerprint, std::uint32_t vocabulary, const Sequence<B>& sequence,
                                 std::span<const std::byte> bytes) {
-        const auto damaged = [](std::string what) {
-            return Error{ErrorCode::bad_format, std::move(what), {}, "export it again"};
-        };
         const auto foreign = [](std::string what, std::string hint) {
             return Error{ErrorCode::mismatch, std::move(what), {}, std::move(hint)};
         };
-        ByteReader in(bytes);
-        DECANT_TRY(const auto start, in.take(mark.size(), "the mark of a frame"));
-        if (!std::equal(start.begin(), start.end(), mark.begin(),
-                        [](std::byte a, char b) { return a == static_cast<std::byte>(b); }))
-            return damaged("these bytes are no frame");
-        if (bytes.size() < fixed_bytes) return damaged("it is cut off");
-        constexpr std::size_t tail = sizeof(std::uint64_t);
-        if (load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
-            checksum(bytes.first(bytes.size() - tail)))
-            return damaged("its checksum is wrong");
-        DECANT_TRY(const auto found_version, in.number<std::uint32_t>("the version"));
-        if (found_version != version) {
-            return Error{ErrorCode::unsupported,
-                         text("version ", found_version, " of a frame"),
-                         {},
-                         text("this library reads version ", version)};
-        }
-
+        DECANT_TRY(ByteReader in, seal.open(bytes));
         const CacheShape& shape = sequence.pool().shape();
         DECANT_TRY(const auto model, in.number<std::uint64_t>("the model's fingerprint"));
         if (model != fingerprint) return foreign("it is another model's", "use the same file at both ends");
@@ -216,19 +190,18 @@ class Frames {
         if (before != digest(sequence.tokens()))
             return foreign("other tokens came before it", "import it behind the frames of the same sequence");
 
-        DECANT_TRY(const auto count, in.count(sizeof(std::int32_t), "the number of tokens"));
         Content content;
-        content.tokens.resize(static_cast<std::size_t>(count));
-        for (Token& token : content.tokens) {
-            DECANT_TRY(const auto value, in.number<std::int32_t>("a token"));
-            if (value < 0 || static_cast<std::uint32_t>(value) >= vocabulary) return damaged(text("token ", value));
-            token = Token{value};
+        DECANT_TRY(content.tokens, read_tokens(in, "the number of tokens"));
+        for (const Token token : content.tokens) {
+            if (id(token) < 0 || static_cast<std::uint32_t>(id(token)) >= vocabulary)
+                return seal.damaged(text("token ", id(token)));
         }
-        DECANT_TRY(content.rows, in.take(count, token_bytes(shape), "its rows"));
+        DECANT_TRY(content.rows, in.take(content.tokens.size(), token_bytes(shape), "its rows"));
         if (shape.states > 0) {
             DECANT_TRY(content.state, in.take(shape.state_bytes(), "its state"));
         }
-        if (count == 0 || in.remaining() != tail) return damaged("it has more or fewer bytes than it should");
+        if (content.tokens.empty() || in.remaining() != 0)
+            return seal.damaged("it has more or fewer bytes than it should");
         return content;
     }
 

@@ -11,6 +11,8 @@
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/reader.hpp>
+#include <decant/files/sealed.hpp>
+#include <decant/files/token_list.hpp>
 #include <decant/files/writer.hpp>
 #include <decant/model/context.hpp>
 #include <decant/sample/sampler.hpp>
@@ -19,7 +21,6 @@
 #include <decant/text/tokenizer.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -185,17 +186,15 @@ class Request {
     /// gives the same bits, unless `export_frame` takes along what `sequence()` holds. Versioned and checksummed.
     [[nodiscard]] std::vector<std::byte> save() const {
         std::vector<std::byte> out;
-        for (const char c : magic) out.push_back(static_cast<std::byte>(c));
-        detail::put(out, version);
+        seal.begin(out);
         detail::put(out, std::uint64_t{text_.tokenizer().size()});
-        detail::put(out, std::uint64_t{tokens_.size()});
-        for (const Token token : tokens_) detail::put(out, id(token));
+        detail::put_tokens(out, tokens_);
         detail::put_sampler(out, sampler_);
         const DecodeOptions& options = text_.options();
         detail::put(out, static_cast<std::uint8_t>((options.control ? 1 : 0) | (options.continues ? 2 : 0) |
                                                    (text_.state().skips_space() ? 4 : 0)));
         detail::put_string(out, text_.state().tail());
-        detail::put(out, checksum(out));
+        seal.finish(out);
         return out;
     }
 
@@ -211,8 +210,7 @@ class Request {
     }
 
  private:
-    static constexpr std::string_view magic = "DCRQ";
-    static constexpr std::uint32_t version = 1;
+    static constexpr detail::Seal seal{"DCRQ", 1, "saved request", "save the request again", detail::fnv1a};
 
     /// Brings the request back to where it was, unless dismissed.
     class Undo {
@@ -255,35 +253,8 @@ class Request {
         return {token, ends ? text_.push_last(token) : text_.push(token), ends};
     }
 
-    /// FNV-1a with 64 bits (Fowler, Noll and Vo): against damage, not against forgery.
-    [[nodiscard]] static std::uint64_t checksum(std::span<const std::byte> bytes) noexcept {
-        std::uint64_t hash = 0xcbf29ce484222325u;
-        for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-        return hash;
-    }
-
     static Result<Request> read(std::span<const std::byte> bytes, Sequence<B> sequence, const Tokenizer& tokenizer) {
-        const auto damaged = [](std::string what) {
-            return Error{ErrorCode::bad_format, std::move(what), {}, "save the request again"};
-        };
-        ByteReader in(bytes);
-        DECANT_TRY(const auto start, in.take(magic.size(), "the mark of a saved request"));
-        if (!std::equal(start.begin(), start.end(), magic.begin(),
-                        [](std::byte a, char b) { return a == static_cast<std::byte>(b); }))
-            return damaged("these bytes are not a saved request");
-        constexpr std::size_t tail = sizeof(std::uint64_t);
-        if (in.remaining() < sizeof version + tail) return damaged("it is cut off");
-        if (detail::load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
-            checksum(bytes.first(bytes.size() - tail)))
-            return damaged("its checksum is wrong");
-        DECANT_TRY(const auto saved_version, in.number<std::uint32_t>("the version"));
-        if (saved_version != version) {
-            return Error{ErrorCode::unsupported,
-                         detail::text("version ", saved_version, " of a saved request"),
-                         {},
-                         detail::text("this library reads version ", version)};
-        }
-
+        DECANT_TRY(ByteReader in, seal.open(bytes));
         DECANT_TRY(const auto vocabulary, in.number<std::uint64_t>("the vocabulary"));
         if (vocabulary != tokenizer.size()) {
             return Error{ErrorCode::mismatch,
@@ -291,21 +262,17 @@ class Request {
                          {},
                          "load it with the model that it was made with"};
         }
-        DECANT_TRY(const std::uint64_t count, in.count(sizeof(std::int32_t), "the number of tokens"));
-        std::vector<Token> tokens(static_cast<std::size_t>(count));
-        for (Token& token : tokens) {
-            DECANT_TRY(const auto value, in.number<std::int32_t>("a token"));
-            if (value < 0) return damaged(detail::text("token ", value));
-            token = Token{value};
-        }
+        DECANT_TRY(const std::vector<Token> tokens, detail::read_tokens(in, "the number of tokens"));
+        for (const Token token : tokens)
+            if (id(token) < 0) return seal.damaged(detail::text("token ", id(token)));
         DECANT_TRY(Sampler sampler, detail::read_sampler(in));
         DECANT_TRY(const auto options, in.number<std::uint8_t>("the text's options"));
         DECANT_TRY(const std::string_view held, in.string("the text's unfinished character"));
-        if (in.remaining() != tail) return damaged("it has more bytes than it should");
+        if (in.remaining() != 0) return seal.damaged("it has more bytes than it should");
         Utf8Stream characters;
         std::string completed;
         characters.push(held, completed);
-        if (!completed.empty() || options > 7) return damaged("the state of its text is none");
+        if (!completed.empty() || options > 7) return seal.damaged("the state of its text is none");
 
         if ((options & 4) != 0) characters.skip_space();
         TextStream text(tokenizer, {.control = (options & 1) != 0, .continues = (options & 2) != 0});

@@ -5,10 +5,11 @@
 /// `SavedAnswer`: an answer of an engine as bytes. Part of `Engine::save` and `Engine::restore`.
 
 #include <decant/core/config.hpp>
-#include <decant/core/hash.hpp>
 #include <decant/core/result.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/reader.hpp>
+#include <decant/files/sealed.hpp>
+#include <decant/files/token_list.hpp>
 #include <decant/files/writer.hpp>
 #include <decant/sample/saved.hpp>
 #include <decant/serve/ask.hpp>
@@ -20,7 +21,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace decant::inline DECANT_ABI {
@@ -36,23 +36,8 @@ struct SavedAnswer {
     std::string held;                ///< text that may become a stop string
     std::vector<std::byte> request;  ///< as `Request::save` gives it; empty before the prompt's first step
 
-    static constexpr std::string_view mark = "DCAN";
-    static constexpr std::uint32_t version = 1;
+    static constexpr Seal seal{"DCAN", 1, "saved answer", "save it again", hash64};
 };
-
-inline void put_tokens(std::vector<std::byte>& out, std::span<const Token> tokens) {
-    put(out, std::uint64_t{tokens.size()});
-    for (const Token token : tokens) put(out, id(token));
-}
-[[nodiscard]] inline Result<std::vector<Token>> read_tokens(ByteReader& in, std::string_view what) {
-    DECANT_TRY(const std::uint64_t count, in.count(sizeof(std::int32_t), what));
-    std::vector<Token> tokens(static_cast<std::size_t>(count));
-    for (Token& token : tokens) {
-        DECANT_TRY(const auto value, in.number<std::int32_t>(what));
-        token = Token{value};
-    }
-    return tokens;
-}
 
 inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     using Clock = std::chrono::steady_clock;
@@ -75,7 +60,7 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
 [[nodiscard]] inline Result<Ask> read_ask(ByteReader& in) {
     using Clock = std::chrono::steady_clock;
     Ask ask;
-    DECANT_TRY(ask.prompt, read_tokens(in, "the prompt"));
+    DECANT_TRY(ask.prompt, read_tokens(in, "the number of tokens of the prompt"));
     DECANT_TRY(ask.sampler, read_sampler(in));
     DECANT_TRY(const auto most, in.number<std::uint64_t>("the most tokens"));
     ask.max_tokens = static_cast<std::size_t>(most);
@@ -84,7 +69,7 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
         DECANT_TRY(const std::string_view stop, in.string("a stop string"));
         ask.stop.emplace_back(stop);
     }
-    DECANT_TRY(ask.stop_tokens, read_tokens(in, "the stop tokens"));
+    DECANT_TRY(ask.stop_tokens, read_tokens(in, "the number of stop tokens"));
     DECANT_TRY(const auto flags, in.number<std::uint8_t>("the options"));
     ask.ignore_end = (flags & 1) != 0;
     DECANT_TRY(ask.answers, in.number<std::uint32_t>("the number of answers"));
@@ -103,18 +88,11 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     return ask;
 }
 
-[[nodiscard]] inline std::uint64_t answer_checksum(std::span<const std::byte> bytes) noexcept {
-    Hash64 hash;
-    hash.add(bytes);
-    return hash.value();
-}
-
 /// Format, little-endian: "DCAN", version, fingerprint of the model, the ask, the state of the answer, a checksum.
 [[nodiscard]] inline std::vector<std::byte> save_answer(const Ask& ask, const SavedAnswer& state,
                                                         std::uint64_t fingerprint) {
     std::vector<std::byte> out;
-    for (const char c : SavedAnswer::mark) out.push_back(static_cast<std::byte>(c));
-    put(out, SavedAnswer::version);
+    SavedAnswer::seal.begin(out);
     put(out, fingerprint);
     put_ask(out, ask);
     put(out, state.answer);
@@ -123,33 +101,14 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     put_string(out, state.held);
     put(out, std::uint64_t{state.request.size()});
     out.insert(out.end(), state.request.begin(), state.request.end());
-    put(out, answer_checksum(out));
+    SavedAnswer::seal.finish(out);
     return out;
 }
 
 /// Errors: `bad_format` for bytes that are no saved answer or were damaged, `unsupported` for another version,
 /// `mismatch` for another model.
 [[nodiscard]] inline Result<SavedAnswer> read_answer(std::span<const std::byte> bytes, std::uint64_t fingerprint) {
-    const auto damaged = [](std::string what) {
-        return Error{ErrorCode::bad_format, std::move(what), {}, "save it again"};
-    };
-    ByteReader in(bytes);
-    DECANT_TRY(const auto start, in.take(SavedAnswer::mark.size(), "the mark of a saved answer"));
-    if (!std::equal(start.begin(), start.end(), SavedAnswer::mark.begin(),
-                    [](std::byte a, char b) { return a == static_cast<std::byte>(b); }))
-        return damaged("these bytes are no saved answer");
-    constexpr std::size_t tail = sizeof(std::uint64_t);
-    if (in.remaining() < sizeof SavedAnswer::version + tail) return damaged("it is cut off");
-    if (load_little<std::uint64_t>(bytes.data() + bytes.size() - tail) !=
-        answer_checksum(bytes.first(bytes.size() - tail)))
-        return damaged("its checksum is wrong");
-    DECANT_TRY(const auto version, in.number<std::uint32_t>("the version"));
-    if (version != SavedAnswer::version) {
-        return Error{ErrorCode::unsupported,
-                     text("version ", version, " of a saved answer"),
-                     {},
-                     text("this library reads version ", SavedAnswer::version)};
-    }
+    DECANT_TRY(ByteReader in, SavedAnswer::seal.open(bytes));
     DECANT_TRY(const auto model, in.number<std::uint64_t>("the model's fingerprint"));
     if (model != fingerprint)
         return Error{ErrorCode::mismatch, "it is another model's", {}, "use the same file at both ends"};
@@ -162,7 +121,7 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     DECANT_TRY(const std::string_view held, in.string("the text that is held"));
     DECANT_TRY(const auto request_bytes, in.count(1, "the size of the request"));
     DECANT_TRY(const auto request, in.take(request_bytes, "the request"));
-    if (in.remaining() != tail || split > 1) return damaged("it has more or fewer bytes than it should");
+    if (in.remaining() != 0 || split > 1) return SavedAnswer::seal.damaged("it has more or fewer bytes than it should");
     state.split = split == 1;
     state.held = held;
     state.request.assign(request.begin(), request.end());
