@@ -69,6 +69,7 @@ class Engine {
             DECANT_TRY(auto made, draft_model(model, *std::move(draft), threads, options));
             drafts.emplace(std::move(made));
         }
+        if (options.swap_bytes > 0) static_cast<void>(model.fingerprint());  // not within a step, which has a budget
         return Engine(std::make_unique<Parts>(std::move(model), std::move(tokenizer), threads, options,
                                               std::make_shared<BlockPool<B>>(std::move(pool)), std::move(drafts)));
     }
@@ -83,7 +84,8 @@ class Engine {
     }
 
     /// Ends all answers of an ask. Their last `Delta` comes with the next step; their blocks go back at once, or, where
-    /// one is part of a step under way, when that is done. Without effect if there is none of that name.
+    /// one is part of a pass under way (see `step_for`), when that is done: the pass writes into them, and starting it
+    /// again without that answer would cost the others its time. Without effect if there is none of that name.
     void cancel(AskId ask) {
         for (Jobs* const jobs : {&parts().jobs.waiting, &parts().jobs.running})
             for (const auto& job : *jobs) job->cancelled |= job->id == ask;
