@@ -35,6 +35,13 @@ namespace {
 struct SameHash {
     std::uint64_t operator()(std::uint64_t, std::span<const Token>) const noexcept { return 0; }
 };
+struct CountingHash {
+    std::size_t* calls;
+    std::uint64_t operator()(std::uint64_t parent, std::span<const Token> tokens) const noexcept {
+        ++*calls;
+        return decant::PrefixHash()(parent, tokens);
+    }
+};
 struct SumHash {
     std::uint64_t operator()(std::uint64_t, std::span<const Token> tokens) const noexcept {
         std::uint64_t sum = 0;
@@ -161,4 +168,76 @@ TEST_CASE("prefix cache: thousands of texts against a plain list of what was pub
     held.clear();
     CHECK(known.unused_blocks() == known.blocks());
     CHECK(scene.pool->free_blocks() + known.blocks() == scene.pool->blocks());
+}
+
+TEST_CASE("prefix cache: publishing a text as it grows costs what is new", "[cache][prefix_cache]") {
+    constexpr std::size_t blocks = 100, block = 4;
+    Scene scene(blocks * block);
+    std::size_t calls = 0;
+    PrefixCache<Simd, CountingHash> cache(scene.pool, CountingHash{&calls});
+    Sequence<Simd> sequence(scene.pool);
+    typename PrefixCache<Simd, CountingHash>::Mark mark;
+    const Tokens tokens = decant_test::random_tokens(blocks * block, 3, 160);
+    for (std::size_t b = 0; b < blocks; ++b) {
+        REQUIRE(scene.context.prefill(sequence, std::span(tokens).subspan(b * block, block)));
+        cache.publish(sequence, {}, mark);
+        CHECK(mark.blocks == b + 1);
+    }
+    CHECK(cache.blocks() == blocks);
+    CHECK(calls <= 2 * blocks);  // one to look it up and one to add it
+    CHECK(cache.match(tokens).size() == (blocks - 1) * block);
+}
+
+TEST_CASE("prefix cache: going on from the last publication is the same as from the root", "[cache][prefix_cache]") {
+    constexpr std::size_t block = 4, texts = 5;
+    struct Side {
+        Scene scene{48 * block};
+        PrefixCache<Simd> cache{scene.pool};
+        std::vector<std::optional<Sequence<Simd>>> sequences{texts};
+        std::vector<PrefixCache<Simd>::Mark> marks{texts};
+    };
+    Side marked, rooted;
+    Random random{12};
+    std::vector<Tokens> all;  // whatever was ever said
+    std::size_t evicted = 0, restarted = 0;
+    for (int round = 0; round < 400; ++round) {
+        const std::size_t i = random.below(texts);
+        const std::size_t drop = random.below(4);
+        const std::size_t more = 1 + random.below(2 * block);
+        const std::uint64_t seed = random.below(3);  // often the same beginning
+        if (marked.sequences[i] && (drop == 0 || marked.sequences[i]->size() > 24)) {
+            all.emplace_back(marked.sequences[i]->tokens().begin(), marked.sequences[i]->tokens().end());
+            for (Side* const side : {&marked, &rooted}) side->sequences[i].reset();
+        }
+        const std::size_t count = random.below(6);
+        const std::size_t gone = marked.cache.evict(count);
+        CHECK(rooted.cache.evict(count) == gone);
+        evicted += gone;
+        for (Side* const side : {&marked, &rooted}) {
+            if (!side->sequences[i]) {
+                side->sequences[i].emplace(side->scene.pool);
+                side->marks[i] = {};
+            }
+            Sequence<Simd>& sequence = *side->sequences[i];
+            const Tokens text = decant_test::random_tokens(64, seed, 160);
+            const std::size_t before = sequence.size();
+            while (!side->scene.context.prefill(sequence, std::span(text).subspan(before, more)))
+                REQUIRE(side->cache.evict(2) > 0);
+            if (sequence.size() / block == before / block) continue;  // nothing new
+            if (side == &marked) {
+                restarted += side->marks[i].blocks > 0 ? 1 : 0;
+                side->cache.publish(sequence, {}, side->marks[i]);
+            } else {
+                side->cache.publish(sequence);
+            }
+        }
+        REQUIRE(marked.cache.blocks() == rooted.cache.blocks());
+        REQUIRE(marked.cache.unused_blocks() == rooted.cache.unused_blocks());
+        if (!all.empty()) {
+            const Tokens& text = all[random.below(all.size())];
+            REQUIRE(marked.cache.match(text).size() == rooted.cache.match(text).size());
+        }
+    }
+    CHECK(evicted > 50);
+    CHECK(restarted > 50);
 }

@@ -69,22 +69,35 @@ class PrefixCache {
         return sequence;
     }
 
+    /// How far a sequence has been published.
+    struct Mark {
+        std::size_t blocks = 0;
+        std::uint64_t node = 0;  // of the last one
+    };
+
     /// Remembers the full blocks of a sequence, which must have been computed. Where one of the same text is known,
-    /// that one stays.
-    void publish(const Sequence<B>& sequence, std::string_view cache_salt = {}) {
+    /// that one stays. `mark`: what this made of it last time, if the sequence still begins with the same blocks; then
+    /// only those behind are looked at, unless some have been evicted meanwhile.
+    void publish(const Sequence<B>& sequence, std::string_view cache_salt, Mark& mark) {
         if (pool_->states().size() > 0) return;
         DECANT_ASSERT(&sequence.pool() == pool_.get());
         const std::size_t block = pool_->shape().block_tokens;
         const std::span<const Token> tokens = sequence.tokens();
-        std::uint64_t parent = 0;
-        for (std::size_t at = 0; at + block <= tokens.size(); at += block) {
-            if (at == 0) parent = made_root(cache_salt);
-            const std::span<const Token> own = tokens.subspan(at, block);
-            Node* node = find(parent, own);
-            if (node == nullptr) node = &add(parent, own, sequence.table()[at / block]);
+        DECANT_ASSERT(mark.blocks * block <= tokens.size());
+        // Keys are never used twice, and a node goes after all below it: while this one is there, so is its path.
+        if (!nodes_.contains(mark.node)) mark = {};
+        for (; (mark.blocks + 1) * block <= tokens.size(); ++mark.blocks) {
+            if (mark.blocks == 0) mark.node = made_root(cache_salt);
+            const std::span<const Token> own = tokens.subspan(mark.blocks * block, block);
+            Node* node = find(mark.node, own);
+            if (node == nullptr) node = &add(mark.node, own, sequence.table()[mark.blocks]);
             touch(*node);
-            parent = node->key;
+            mark.node = node->key;
         }
+    }
+    void publish(const Sequence<B>& sequence, std::string_view cache_salt = {}) {
+        Mark mark;
+        publish(sequence, cache_salt, mark);
     }
 
     /// Gives up to `count` blocks back to the pool, those first that were not used for the longest time. Blocks that a
@@ -169,10 +182,14 @@ class PrefixCache {
         const auto [begin, end] = index_.equal_range(node.hash);
         index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == key; }));
         pool_->release(node.block);
+        const std::uint64_t used = node.used;
         const auto above = nodes_.find(node.parent);
         nodes_.erase(at);
-        if (above == nodes_.end() || --above->second.children > 0) return leaves_.end();
-        return leaves_.insert({above->second.used, above->first}).first;
+        if (above == nodes_.end()) return leaves_.end();
+        Node& parent = above->second;
+        parent.used = (std::max)(parent.used, used);  // whoever uses a text uses its beginning
+        if (--parent.children > 0) return leaves_.end();
+        return leaves_.insert({parent.used, parent.key}).first;
     }
 
     void touch(Node& node) {
