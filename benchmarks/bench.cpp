@@ -10,9 +10,9 @@
 #include "../examples/support/progress.hpp"
 #include "../examples/support/random.hpp"
 #include "../examples/support/timing.hpp"
-#include "model_cost.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -248,8 +248,8 @@ class Bench {
     /// Bytes that a decode step reads, on average over the timed ones.
     [[nodiscard]] double step_bytes(const Test& test) const {
         double cache = 0.0;
-        for (std::size_t i = 1; i <= test.tokens; ++i) cache += cost_.cache_bytes(test.before + i);
-        return cost_.weight_bytes(test.sequences) +
+        for (std::size_t i = 1; i <= test.tokens; ++i) cache += cost_.cache_read(test.before + i - 1, 1);
+        return cost_.weight_bytes(test.sequences, test.sequences) +
                static_cast<double>(test.sequences) * cache / static_cast<double>(test.tokens);
     }
 
@@ -260,17 +260,20 @@ class Bench {
             const double rate = limits.read_speed(static_cast<std::size_t>(bytes));
             return {rate / bytes * static_cast<double>(test.sequences), rate, "GB/s read"};
         }
-        const bench::Macs macs = cost_.prefill_macs(test.tokens);
+        const decant::ModelCost::Products macs = cost_.products(test.tokens, 1);
+        using examples::Arithmetic;
+        constexpr std::array arithmetic{Arithmetic::int8, Arithmetic::bf16, Arithmetic::f32};  // of each ProductKind
+        static_assert(arithmetic.size() == decant::product_kinds);
         double seconds = 0.0, all = 0.0;
         std::size_t most = 0;
         for (std::size_t kind = 0; kind < macs.size(); ++kind) {
             if (macs[kind] == 0.0) continue;
-            seconds += macs[kind] / limits.mac_speed(static_cast<examples::Arithmetic>(kind));
+            seconds += macs[kind] / limits.mac_speed(arithmetic[kind]);
             all += macs[kind];
             if (macs[kind] > macs[most]) most = kind;
         }
         return {static_cast<double>(test.tokens) / seconds, all / seconds,
-                "GMAC/s " + std::string(examples::name(static_cast<examples::Arithmetic>(most)))};
+                "GMAC/s " + std::string(examples::name(arithmetic[most]))};
     }
 
     /// Against the better of the limits before and after.
@@ -283,7 +286,7 @@ class Bench {
     const Settings& settings_;
     decant::Model<decant::Simd> model_;
     decant::ThreadPool pool_;
-    bench::ModelCost cost_;
+    decant::ModelCost cost_;
 };
 
 /// The instruction set of a name, or the best that this machine runs.

@@ -233,6 +233,16 @@ void print_table(const std::vector<Entry>& entries, const Totals& totals, const 
     row("first token", totals.first);
     row("between tokens", totals.between);
     const decant::EngineMetrics metrics = engine.metrics();
+    const auto share = [&](double part) { return 100.0 * part / metrics.seconds(); };
+    std::printf("%.1f answers and %.1f tokens in a pass; %.2f GB/s and %.1f G multiply-adds/s\n",
+                static_cast<double>(metrics.sequences) / static_cast<double>(metrics.steps),
+                static_cast<double>(metrics.rows) / static_cast<double>(metrics.steps),
+                1e-9 * metrics.bytes / metrics.pass_seconds, 1e-9 * metrics.operations / metrics.pass_seconds);
+    std::printf(
+        "of the time in steps: passes %.2f %%, drafts %.2f %%, sampling %.2f %%, listeners %.2f %%, "
+        "the engine's own %.2f %%\n",
+        share(metrics.pass_seconds), share(metrics.draft_seconds), share(metrics.sample_seconds),
+        share(metrics.listener_seconds), share(metrics.own_seconds));
     std::printf("%llu steps, %llu of %llu prompt tokens found in the cache, %llu answers gave their blocks away\n%s\n",
                 static_cast<unsigned long long>(metrics.counts.steps),
                 static_cast<unsigned long long>(metrics.counts.cached_tokens),

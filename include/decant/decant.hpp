@@ -22,6 +22,7 @@
 #include <decant/core/token.hpp>
 #include <decant/files/weights.hpp>
 #include <decant/model/context.hpp>
+#include <decant/model/cost.hpp>
 #include <decant/model/model.hpp>
 #include <decant/model/plan.hpp>
 #include <decant/sample/log_probabilities.hpp>

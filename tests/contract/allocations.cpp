@@ -91,6 +91,21 @@ void decode_without_allocating(const char* path) {
     check(characters > 1000, "no text came out");
 }
 
+/// An engine that may swap knows its model's fingerprint before a step needs it; computing it allocates.
+void know_the_fingerprint(const char* path) {
+    const auto weights = need(decant::Weights::open(path), "opening");
+    const auto tokenizer = need(decant::Tokenizer::from(weights), "the tokenizer");
+    for (const std::size_t swap_bytes : {std::size_t{0}, std::size_t{1}}) {
+        const auto model = need(decant::Model<decant::Simd>::bind(weights), "binding");
+        const auto engine = need(decant::Engine<decant::Simd>::create(model, tokenizer, decant::SerialExecutor{},
+                                                                      {.swap_bytes = swap_bytes}),
+                                 "an engine");
+        const std::size_t before = allocations;
+        static_cast<void>(model.fingerprint());
+        check((allocations == before) == (swap_bytes > 0), "the fingerprint was computed at another time");
+    }
+}
+
 void load_and_unload(const char* path) {
     constexpr int cycles = 100, settled = 10;
     struct Figures {
@@ -119,6 +134,7 @@ void load_and_unload(const char* path) {
 int main(int count, char** arguments) {
     if (count != 2) return 2;
     decode_without_allocating(arguments[1]);
+    know_the_fingerprint(arguments[1]);
     load_and_unload(arguments[1]);
     return decant_test::failures == 0 ? 0 : 1;
 }

@@ -2,6 +2,8 @@
 // Whatever is asked beside it, and whatever happens to it, an answer is what a request alone writes.
 #include <decant/serve/engine.hpp>
 
+#include <decant/model/cost.hpp>
+
 #include "serve/support.hpp"
 
 #include <algorithm>
@@ -306,4 +308,148 @@ TEST_CASE("engine: drafts change nothing but the number of steps", "[serve][engi
     }
     CHECK(steps[0] == 200);
     CHECK(steps[1] < 100);
+}
+
+TEST_CASE("engine: blocks of what is cancelled go back at once, or when the pass that writes them is done",
+          "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 512, .block_tokens = 8, .prefix_cache = false});
+    Listener listener;
+    std::vector<std::pair<AskId, Ask>> asked;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        Ask ask;
+        ask.prompt = decant_test::random_tokens(40, i, 160);
+        ask.max_tokens = 10;
+        ask.ignore_end = true;
+        ask.listener = [&](const Delta& delta) { listener(delta); };
+        asked.emplace_back(taken(engine.ask(ask)), ask);
+    }
+    REQUIRE(taken(engine.step()));
+    const std::size_t all = engine.counts().free_blocks;
+    engine.cancel(asked[0].first);
+    const std::size_t rest = engine.counts().free_blocks;
+    CHECK(rest >= all + 5);  // 40 tokens
+    REQUIRE(taken(engine.step_for(std::chrono::nanoseconds(1))));
+    const std::size_t under_way = engine.counts().free_blocks;
+    engine.cancel(asked[1].first);
+    CHECK(engine.counts().free_blocks == under_way);
+    REQUIRE(taken(engine.step()));
+    CHECK(engine.counts().free_blocks >= under_way + 5);
+    drain(engine);
+    CHECK(engine.counts().free_blocks == engine.counts().blocks);
+    CHECK(listener.answers[{asked[0].first, 0}].end == FinishReason::cancelled);
+    CHECK(listener.answers[{asked[1].first, 0}].end == FinishReason::cancelled);
+    CHECK(listener.answers[{asked[2].first, 0}].tokens == alone(scene, asked[2].second, 0).tokens);
+}
+
+TEST_CASE("engine: what passes move and multiply, and how full they are", "[serve][engine]") {
+    const Scene scene("llama3");
+    const decant::ModelCost cost(scene.model.weights(), scene.model.spec());
+    Engine engine = scene.engine({.cache_tokens = 512,
+                                  .block_tokens = 8,
+                                  .sequences = 4,
+                                  .rows = 10,
+                                  .prompt_rows = 10,
+                                  .bytes_per_second = 1e9,
+                                  .operations_per_second = 2e9});
+    Ask ask;
+    ask.prompt = decant_test::random_tokens(16, 1, 160);
+    ask.max_tokens = 4;
+    ask.ignore_end = true;
+    ask.answers = 2;
+    static_cast<void>(taken(engine.ask(ask)));
+    double bytes = 0.0, operations = 0.0;
+    // The prompt in two passes, then a token of each answer in three.
+    const auto pass = [&](std::size_t before, std::size_t tokens, std::size_t answers, std::size_t wanted) {
+        const auto before_it = engine.metrics();
+        static_cast<void>(taken(engine.step()));
+        const auto now = engine.metrics();
+        const auto of = static_cast<double>(answers);
+        double products = of * cost.attention(before, tokens);
+        for (const double kind : cost.products(answers * tokens, wanted)) products += kind;
+        const double moved = cost.weight_bytes(answers * tokens, wanted) +
+                             of * (cost.cache_read(before, tokens) + cost.cache_written(tokens));
+        CHECK(now.last_step.bytes == Approx(moved));
+        CHECK(now.last_step.operations == Approx(products));
+        CHECK(now.last_step.steps == 1);
+        CHECK(now.last_step.rows == answers * tokens);
+        CHECK(now.last_step.sequences == answers);
+        CHECK(now.last_step.pass_seconds == Approx(now.pass_seconds - before_it.pass_seconds));
+        CHECK(now.last_counts.answer_tokens == now.counts.answer_tokens - before_it.counts.answer_tokens);
+        bytes += moved;
+        operations += products;
+    };
+    pass(0, 10, 1, 0);
+    CHECK(engine.counts().used_blocks == 2);
+    pass(10, 6, 1, 1);
+    for (std::size_t i = 0; i < 3; ++i) pass(16 + i, 1, 2, 2);
+    CHECK(engine.idle());
+    const decant::EngineMetrics metrics = engine.metrics();
+    CHECK(metrics.bytes == Approx(bytes));
+    CHECK(metrics.operations == Approx(operations));
+    CHECK(metrics.steps == 5);
+    CHECK(metrics.limits.row_share(metrics) == Approx(22.0 / 50.0));
+    CHECK(metrics.limits.sequence_share(metrics) == Approx(8.0 / 20.0));
+    CHECK(metrics.limits.bandwidth_share(metrics) == Approx(bytes / 1e9 / metrics.pass_seconds));
+    CHECK(metrics.limits.arithmetic_share(metrics) == Approx(operations / 2e9 / metrics.pass_seconds));
+    CHECK(metrics.counts.most_used_blocks == 4);  // two that both share, and one for each
+    CHECK(metrics.counts.used_blocks == 0);
+}
+
+TEST_CASE("engine: where the time of steps goes, and how long each answer took", "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 512, .block_tokens = 8, .sequences = 1});
+    constexpr double pause = 0.003;
+    std::map<AskId, decant::AnswerTimes> times;
+    int early = 0;
+    const auto start = Engine::Clock::now();
+    const auto seconds = [&] { return std::chrono::duration<double>(Engine::Clock::now() - start).count(); };
+    Ask ask;
+    ask.prompt = decant_test::random_tokens(30, 1, 160);
+    ask.max_tokens = 6;
+    ask.ignore_end = true;
+    ask.listener = [&](const Delta& delta) {
+        for (const double from = seconds(); seconds() - from < pause;) {
+        }
+        if (delta.finish == FinishReason::none)
+            early += delta.times ? 1 : 0;
+        else
+            times[delta.ask] = delta.times.value();
+    };
+    const AskId first = taken(engine.ask(ask)), second = taken(engine.ask(ask)), third = taken(engine.ask(ask));
+    const double asked = seconds();
+    for (int i = 0; i < 8; ++i) REQUIRE(taken(engine.step()));
+    engine.cancel(third);
+    drain(engine);
+    const double wall = seconds();
+    CHECK(early == 0);
+    REQUIRE(times.size() == 3);
+    for (const AskId id : {first, second}) {
+        const decant::AnswerTimes& one = times[id];
+        CHECK(one.tokens == 6);
+        CHECK((0.0 <= one.queue && one.queue <= one.first_token && one.last_token <= one.end));
+        CHECK(one.last_token - one.first_token >= 5 * pause);
+        CHECK(one.tokens_per_second() == Approx(5.0 / (one.last_token - one.first_token)));
+        CHECK((one.between_p50 >= pause && one.between_p95 >= one.between_p50 && one.between_p99 >= one.between_p95));
+        CHECK(one.end <= wall);
+    }
+    CHECK(times[first].cached_tokens == 0);
+    CHECK(times[second].cached_tokens == 24);  // whole blocks
+    CHECK(times[second].queue + asked >= times[first].last_token);
+    CHECK(times[third].tokens == 0);
+    CHECK(times[third].tokens_per_second() == 0.0);
+    CHECK(times[third].queue == Approx(times[third].end));  // it never had a place
+
+    const decant::EngineMetrics metrics = engine.metrics();
+    CHECK(metrics.listener_seconds >= 13 * pause);
+    CHECK(metrics.seconds() <= wall);
+    CHECK((metrics.pass_seconds > 0.0 && metrics.sample_seconds > 0.0 && metrics.own_seconds > 0.0));
+    // What is left is the engine's own, and not a listener's or a pass's.
+    CHECK(metrics.own_seconds < wall - metrics.listener_seconds - metrics.pass_seconds);
+    CHECK(metrics.answer.count() == 2);
+    CHECK(metrics.pace.count() == 2);
+    CHECK(metrics.pace.sum() == Approx((times[first].last_token - times[first].first_token + times[second].last_token -
+                                        times[second].first_token) /
+                                       5.0)
+                                    .epsilon(1e-4));
 }

@@ -54,11 +54,24 @@ TEST_CASE("metrics: JSON and Prometheus tell the same numbers", "[serve][metrics
     metrics.counts.answer_tokens = 12345;
     metrics.counts.waiting = 3;
     metrics.pass_seconds = 1.25;
+    metrics.steps = 10;
+    metrics.rows = 64;
+    metrics.bytes = 3e9;
+    metrics.limits = {.rows = 16, .sequences = 4, .bytes_per_second = 4.8e9};
+    metrics.own_seconds = 0.25;
+    metrics.last_step.steps = 1;
+    metrics.last_step.rows = 12;
     for (int i = 1; i <= 100; ++i) metrics.first_token.add(std::chrono::milliseconds(i));
     const nlohmann::json json = nlohmann::json::parse(decant::to_json(metrics));
     CHECK(json.at("answer_tokens") == 12345);
     CHECK(json.at("waiting") == 3);
     CHECK(json.at("pass_seconds") == 1.25);
+    CHECK(json.at("row_share") == 0.4);
+    CHECK(json.at("last_step_row_share") == 0.75);
+    CHECK(json.at("bandwidth_share") == 0.5);
+    CHECK(json.at("arithmetic_share") == 0.0);  // unknown
+    CHECK(json.at("own_share").get<double>() == Approx(0.25 / 1.5));
+    CHECK(json.at("tokens_per_second") == 12345 / 1.5);
     CHECK(json.at("first_token_seconds").at("count") == 100);
     const double p99 = json.at("first_token_seconds").at("p99");
     CHECK(p99 >= 0.099);
@@ -76,7 +89,7 @@ TEST_CASE("metrics: JSON and Prometheus tell the same numbers", "[serve][metrics
         if (line.find('{') != std::string::npos || name.ends_with("_sum") || name.ends_with("_count")) continue;
         CHECK(json.at(name).dump() == nlohmann::json::parse(value).dump());
     }
-    CHECK(samples == json.size() - 3 + 3 * 5);
+    CHECK(samples == json.size() - 5 + 5 * 5);
 }
 
 TEST_CASE("metrics: the diagnosis names what is slow", "[serve][metrics]") {
@@ -94,6 +107,12 @@ TEST_CASE("metrics: the diagnosis names what is slow", "[serve][metrics]") {
     EngineMetrics cache = fine;
     cache.counts.preemptions = 10;
     CHECK(cache.diagnose().find("cache is too small") != std::string::npos);
+    cache.counts.full = 1;
+    CHECK(cache.diagnose().find("Out of memory") != std::string::npos);
+    EngineMetrics listeners = fine;
+    listeners.pass_seconds = 3.0;
+    listeners.listener_seconds = 1.0;
+    CHECK(listeners.diagnose().find("listeners: they take 25 %") != std::string::npos);
     EngineMetrics queue = metrics;
     queue.counts.waiting = 5;
     add(queue.queue, 900), add(queue.first_token, 1000), add(queue.between_tokens, 10);
@@ -104,4 +123,12 @@ TEST_CASE("metrics: the diagnosis names what is slow", "[serve][metrics]") {
     EngineMetrics decode = metrics;
     add(decode.queue, 10), add(decode.first_token, 500), add(decode.between_tokens, 200);
     CHECK(decode.diagnose().find("from token to token") != std::string::npos);
+    decode.steps = 100;
+    decode.pass_seconds = 20.0;
+    decode.bytes = 16e9;
+    decode.operations = 18e9;
+    decode.limits.bytes_per_second = 1e9;
+    CHECK(decode.diagnose().find("It is the memory, which moves 80 %") != std::string::npos);
+    decode.limits.operations_per_second = 1e9;
+    CHECK(decode.diagnose().find("It is the arithmetic, at 90 %") != std::string::npos);
 }

@@ -63,12 +63,15 @@ class AnswerWriter {
     void take_draft(const Batch<B>& batch, const typename Batch<B>::Taken& taken) {
         Job<B>& job = *taken.job;
         std::size_t row = taken.row;
-        const auto right = job.request->take_draft([&](std::size_t i) { return batch.row(taken.row + i); },
-                                                   [&](const Step& step) {
-                                                       if (job.cancelled) return false;
-                                                       write(job, step, batch.row(row++));
-                                                       return !job.ended();
-                                                   });
+        const auto right = [&] {
+            const TimeInto timer(metrics_.sample_seconds);
+            return job.request->take_draft([&](std::size_t i) { return batch.row(taken.row + i); },
+                                           [&](const Step& step) {
+                                               if (job.cancelled) return false;
+                                               write(job, step, batch.row(row++));
+                                               return !job.ended();
+                                           });
+        }();
         if (!right) return outbox_.end(job, FinishReason::failed, right.error().message());
         drafter_.learn(job, taken.part.tokens.size() - 1, *right, batch.parts().size());
         metrics_.counts.accepted_tokens += *right;
@@ -85,6 +88,8 @@ class AnswerWriter {
             other->answer = n;
             other->rank = job.rank;
             other->asked = job.asked;
+            other->started = job.started;
+            other->cached_tokens = job.cached_tokens;
             other->request.emplace(job.request->fork(job.ask->sampler.seed() + n));
             other->stops = job.stops;
             other->by_lookup = other->by_model = job.by_lookup;
@@ -104,18 +109,23 @@ class AnswerWriter {
     }
 
     void write(Job<B>& job, std::span<const float> scores) {
+        const TimeInto timer(metrics_.sample_seconds);
         const auto step = job.request->take(scores);
         if (!step) return outbox_.end(job, FinishReason::failed, step.error().message());
         write(job, *step, scores);
     }
     void write(Job<B>& job, const Step& step, std::span<const float> scores) {
         const auto now = Job<B>::Clock::now();
-        if (job.written == 0)
+        if (job.written == 0) {
             metrics_.first_token.add(now - job.asked);
-        else
+        } else {
             metrics_.between_tokens.add(now - job.last);
+            job.between_tokens.add(now - job.last);
+        }
+        if (job.timed == 0) job.first = now;
         job.last = now;
         ++job.written;
+        ++job.timed;
         ++metrics_.counts.answer_tokens;
         const Ask& ask = *job.ask;
         std::string text(job.stops.push(step.text));

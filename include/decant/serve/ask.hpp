@@ -41,6 +41,10 @@ struct EngineOptions {
     /// Of the host's memory, what may hold the keys and values of answers that gave their blocks to others. Beyond it
     /// they are computed again, with the same bits.
     std::size_t swap_bytes = 0;
+    /// What the machine can do at best on the engine's threads, if the host knows (decant-bench measures it): metrics
+    /// then tell the shares that passes reach. A multiply and an add are one operation. 0 = unknown.
+    double bytes_per_second = 0.0;
+    double operations_per_second = 0.0;
     bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
     /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
     std::uint64_t steps_per_priority = 64;
@@ -60,6 +64,24 @@ enum class FinishReason : std::uint8_t {
     failed,     ///< see `Delta::text`: what was wrong
 };
 
+/// How long an answer took, in seconds from `ask` on (from `restore` on, where that was later).
+struct AnswerTimes {
+    double queue = 0.0;        ///< until it first had a place
+    double first_token = 0.0;  ///< until its first token
+    double last_token = 0.0;   ///< until its last one
+    double end = 0.0;
+    std::size_t tokens = 0;         ///< that came in this time
+    std::size_t cached_tokens = 0;  ///< of the prompt, those found in the cache
+    /// From one token to the next, the times that half of them, 95 % and 99 % do not exceed.
+    double between_p50 = 0.0, between_p95 = 0.0, between_p99 = 0.0;
+
+    /// Behind the first.
+    [[nodiscard]] double tokens_per_second() const noexcept {
+        const double seconds = last_token - first_token;
+        return tokens > 1 && seconds > 0.0 ? static_cast<double>(tokens - 1) / seconds : 0.0;
+    }
+};
+
 /// What a step brought one answer.
 struct Delta {
     AskId ask{};
@@ -70,6 +92,7 @@ struct Delta {
     /// Of `token` and then of the likeliest ones, as `log_probabilities` says, if `Ask::log_probabilities` is more than
     /// 0; valid during the call.
     std::span<const LogProbability> log_probabilities = {};
+    std::optional<AnswerTimes> times = {};  ///< where `finish` says that it ends
 };
 
 /// One prompt, and how it is to be answered.
@@ -106,10 +129,13 @@ struct EngineCounts {
     std::uint64_t preemptions = 0;     ///< answers that gave their blocks to others
     std::uint64_t swapped_tokens = 0;  ///< brought back from the host's memory, and not computed again
     std::uint64_t finished = 0;        ///< answers
+    std::uint64_t full = 0;            ///< of these, those that ended because the cache held no more
     std::size_t waiting = 0;           ///< answers
     std::size_t running = 0;
     std::size_t free_blocks = 0;
     std::size_t remembered_blocks = 0;  ///< of prefixes, those that are in use included
+    std::size_t used_blocks = 0;        ///< of answers that run, after the last step
+    std::size_t most_used_blocks = 0;   ///< in any pass
     std::size_t blocks = 0;
     std::size_t free_draft_blocks = 0;  ///< of the draft model's cache
     std::size_t draft_blocks = 0;

@@ -7,8 +7,10 @@
 #include <decant/backend/concept.hpp>
 #include <decant/core/config.hpp>
 #include <decant/model/context.hpp>
+#include <decant/model/cost.hpp>
 #include <decant/model/logits.hpp>
 #include <decant/serve/job.hpp>
+#include <decant/serve/metrics.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -46,12 +48,29 @@ class Batch {
         return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.tokens.size() == 1; });
     }
 
-    /// The pass is done.
+    /// The pass is done: `context.finish` has given its logits.
     void computed(const Logits& logits) {
         logits_ = logits;
         taken_ = row_ = 0;
     }
     [[nodiscard]] bool is_computed() const noexcept { return logits_.has_value(); }
+
+    /// Adds what the pass, which is done, took at least.
+    void count(const ModelCost& cost, StepMetrics& metrics) const {
+        std::size_t rows = 0, wanted = 0;
+        for (const PassPart<B>& part : parts_) {
+            const std::size_t tokens = part.tokens.size(), before = part.sequence->size() - tokens;
+            metrics.bytes += cost.cache_read(before, tokens) + cost.cache_written(tokens);
+            metrics.operations += cost.attention(before, tokens);
+            rows += tokens;
+            wanted += wanted_rows(part);
+        }
+        ++metrics.steps;
+        metrics.rows += rows;
+        metrics.sequences += parts_.size();
+        metrics.bytes += cost.weight_bytes(rows, wanted);
+        for (const double products : cost.products(rows, wanted)) metrics.operations += products;
+    }
 
     /// A part that was computed; its rows of logits begin at `row`.
     struct Taken {
@@ -63,7 +82,7 @@ class Batch {
     [[nodiscard]] Taken take_next() noexcept {
         const Taken next{jobs_[taken_], parts_[taken_], row_};
         ++taken_;
-        row_ += next.part.want == Want::all ? next.part.tokens.size() : next.part.want == Want::last ? 1 : 0;
+        row_ += wanted_rows(next.part);
         next.job->in_pass = false;
         return next;
     }
@@ -83,6 +102,10 @@ class Batch {
     }
 
  private:
+    static std::size_t wanted_rows(const PassPart<B>& part) noexcept {
+        return part.want == Want::all ? part.tokens.size() : part.want == Want::last ? 1 : 0;
+    }
+
     std::vector<PassPart<B>> parts_;
     std::vector<Job<B>*> jobs_;
     std::optional<Logits> logits_;

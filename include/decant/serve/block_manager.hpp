@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -35,6 +36,7 @@ class BlockManager {
         : model_(std::move(model)),
           pool_(std::move(pool)),
           prefixes_(pool_),
+          seen_(pool_->blocks(), 0),
           swap_bytes_(options.swap_bytes),
           prefix_cache_(options.prefix_cache) {}
 
@@ -44,6 +46,16 @@ class BlockManager {
     /// Tokens that the whole cache holds.
     [[nodiscard]] std::size_t capacity() const noexcept { return pool_->blocks() * block_tokens(); }
     [[nodiscard]] bool keeps_state() const noexcept { return pool_->shape().states > 0; }
+
+    /// Different blocks of the jobs that run.
+    [[nodiscard]] std::size_t used_blocks(const Jobs<B>& running) {
+        ++count_;
+        std::size_t used = 0;
+        for (const auto& job : running)
+            for (const std::int32_t block : job->request->sequence().table())
+                used += std::exchange(seen_[static_cast<std::size_t>(block)], count_) != count_ ? 1 : 0;
+        return used;
+    }
 
     [[nodiscard]] Sequence<B> empty_sequence() const { return Sequence<B>(pool_); }
     /// An empty sequence with room for so many tokens, at the cost of remembered prefixes alone. Errors: `cache_full`.
@@ -76,9 +88,9 @@ class BlockManager {
     /// Remembers the full blocks of a job. Never before their pass has finished.
     void publish(Job<B>& job) {
         const std::size_t full = job.request->computed() / block_tokens();
-        if (!prefix_cache_ || full <= job.published) return;
-        prefixes_.publish(job.request->sequence(), job.ask->cache_salt);
-        job.published = full;
+        if (!prefix_cache_ || full <= job.published.blocks) return;
+        prefixes_.publish(job.request->sequence(), job.ask->cache_salt, job.published);
+        job.published.blocks = full;  // where layers keep a state, nothing is
     }
 
     /// Takes a job's blocks away: they are remembered, as far as they are full.
@@ -119,6 +131,8 @@ class BlockManager {
     Model<B> model_;
     std::shared_ptr<BlockPool<B>> pool_;
     PrefixCache<B> prefixes_;
+    std::vector<std::uint32_t> seen_;  // [block] the last count of used ones that met it
+    std::uint32_t count_ = 0;
     std::size_t swap_bytes_;
     bool prefix_cache_;
 };

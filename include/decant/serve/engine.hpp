@@ -14,6 +14,7 @@
 #include <decant/core/executor.hpp>
 #include <decant/core/result.hpp>
 #include <decant/model/context.hpp>
+#include <decant/model/cost.hpp>
 #include <decant/model/model.hpp>
 #include <decant/serve/answer_writer.hpp>
 #include <decant/serve/ask.hpp>
@@ -179,6 +180,7 @@ class Engine {
               std::shared_ptr<BlockPool<B>> pool, std::optional<DraftModel<B>> drafts)
             : options(wanted),
               tokenizer(std::move(with)),
+              cost(model.weights(), model.spec(), options.cache_dtype),
               context(std::move(model), executor,
                       ContextOptions{.rows = (std::max)(options.rows, options.sequences),
                                      .sequences = options.sequences,
@@ -188,7 +190,9 @@ class Engine {
               batch(options.sequences),
               intake(options, context.model(), tokenizer, blocks, metrics),
               scheduler(options, tokenizer, jobs, blocks, drafter, outbox, metrics),
-              writer(jobs, blocks, drafter, outbox, metrics) {}
+              writer(jobs, blocks, drafter, outbox, metrics) {
+            metrics.limits = {options.rows, options.sequences, options.bytes_per_second, options.operations_per_second};
+        }
         Parts(const Parts&) = delete;
         Parts& operator=(const Parts&) = delete;
 
@@ -198,9 +202,15 @@ class Engine {
 
         Result<bool> advance(RunLimits limits) {
             const Clock::time_point start = Clock::now();
-            const double before = metrics.pass_seconds + metrics.draft_seconds;
+            const double before = metrics.seconds();
             auto more = go_on(limits);
-            metrics.own_seconds += seconds_since(start) - (metrics.pass_seconds + metrics.draft_seconds - before);
+            metrics.own_seconds += seconds_since(start) - (metrics.seconds() - before);
+            if (metrics.steps != told.steps && batch.empty()) {
+                metrics.last_step = metrics - told;
+                metrics.last_counts = detail::added_tokens(told_counts, metrics.counts);
+                told = metrics;
+                told_counts = metrics.counts;
+            }
             return more;
         }
         static double seconds_since(Clock::time_point then) {
@@ -213,6 +223,9 @@ class Engine {
                 if (!drafter.advance(jobs.running, limits)) return true;
                 scheduler.fill(batch);
                 if (!batch.empty()) {
+                    std::size_t& most = metrics.counts.most_used_blocks;
+                    most = (std::max)(most, blocks.used_blocks(jobs.running));
+                    const detail::TimeInto timer(metrics.pass_seconds);
                     auto pass = context.begin(batch.parts());
                     if (!pass) {
                         forget_pass();
@@ -221,12 +234,11 @@ class Engine {
                 }
             }
             if (!batch.empty() && !batch.is_computed()) {
+                const detail::TimeInto timer(metrics.pass_seconds);
                 const Clock::time_point start = Clock::now();
                 begun = false;  // should it throw
                 const RunState reached = context.advance(limits);
-                const double seconds = seconds_since(start);
-                metrics.pass_seconds += seconds;
-                pass_seconds += seconds;
+                pass_seconds += seconds_since(start);
                 begun = reached != RunState::finished;
                 if (begun) return true;
                 auto logits = context.finish(batch.parts());
@@ -235,6 +247,7 @@ class Engine {
                     return std::move(logits).error();
                 }
                 ++metrics.counts.steps;
+                batch.count(cost, metrics);
                 drafter.pass(pass_seconds, batch.plain());
                 batch.computed(*logits);
             }
@@ -244,11 +257,16 @@ class Engine {
             }
             forget_pass();
             scheduler.retire();
+            metrics.counts.used_blocks = blocks.used_blocks(jobs.running);
             while (!outbox.empty()) {
-                outbox.deliver_next();
+                deliver_next();
                 if (limits.reached()) break;
             }
             return !idle();
+        }
+        void deliver_next() {
+            const detail::TimeInto timer(metrics.listener_seconds);
+            outbox.deliver_next();
         }
         void forget_pass() noexcept {
             batch.clear();
@@ -274,7 +292,10 @@ class Engine {
         /// missing to the others, so they are remembered instead, where they can be taken from.
         void take_up(std::unique_ptr<Job> job) {
             if (job->request && job->request->computed() > 0) {
-                if (jobs.has_place(*job, options.sequences)) return Queues::place(std::move(job), jobs.running);
+                if (jobs.has_place(*job, options.sequences)) {
+                    job->started = Clock::now();
+                    return Queues::place(std::move(job), jobs.running);
+                }
                 blocks.remember(*job);
             }
             Queues::place(std::move(job), jobs.waiting);
@@ -282,6 +303,7 @@ class Engine {
 
         const EngineOptions options;
         Tokenizer tokenizer;
+        ModelCost cost;
         Context<B> context;
         EngineMetrics metrics;
         Queues jobs;
@@ -294,6 +316,8 @@ class Engine {
         detail::AnswerWriter<B> writer;
         bool begun = false;         // a pass that is not finished
         double pass_seconds = 0.0;  // that it took
+        StepMetrics told;           // before the step under way
+        EngineCounts told_counts;
         std::uint64_t last_id = 0;
     };
 

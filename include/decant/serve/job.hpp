@@ -5,10 +5,12 @@
 /// `Job`: an answer under way in an `Engine`; `JobQueues`: those that wait and those that run, by rank.
 
 #include <decant/backend/concept.hpp>
+#include <decant/cache/prefix_cache.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/token.hpp>
 #include <decant/serve/ask.hpp>
 #include <decant/serve/draft.hpp>
+#include <decant/serve/metrics.hpp>
 #include <decant/serve/request.hpp>
 #include <decant/text/stop_strings.hpp>
 
@@ -41,8 +43,8 @@ struct Job {
     std::vector<Token> draft = {};  // of the next pass
     bool from_model = false;        // this draft
     std::size_t written = 0;        // tokens of the answer
-    std::size_t published = 0;      // blocks
-    bool split = false;             // it is one answer
+    typename PrefixCache<B>::Mark published = {};
+    bool split = false;  // it is one answer
     bool in_pass = false;
     bool preempted = false;  // it goes back to those that wait
     bool cancelled = false;
@@ -50,12 +52,31 @@ struct Job {
     bool broken = false;                  // unless what is made of a pass comes to its end
     FinishReason end = FinishReason::none;
     Clock::time_point asked = Clock::now();
-    Clock::time_point last = {};  // token
+    std::optional<Clock::time_point> started = {};  // it had a place
+    Clock::time_point first = {}, last = {};        // token
+    std::size_t timed = 0;                          // tokens since it was asked or restored
+    std::size_t cached_tokens = 0;                  // of the prompt
+    Latencies between_tokens = {};
 
     [[nodiscard]] std::uint32_t answers() const noexcept { return split ? 1 : ask->answers; }
     [[nodiscard]] bool ended() const noexcept { return end != FinishReason::none; }
     /// Whether it has blocks that others could get. It has run.
     [[nodiscard]] bool has_blocks() const { return !preempted && !request->sequence().table().empty(); }
+    /// At its end, or as if it were now.
+    [[nodiscard]] AnswerTimes times() const {
+        const Clock::time_point now = Clock::now();
+        const auto since = [&](Clock::time_point then) { return std::chrono::duration<double>(then - asked).count(); };
+        AnswerTimes found;
+        found.queue = since(started.value_or(now));
+        if (timed > 0) found.first_token = since(first), found.last_token = since(last);
+        found.end = since(now);
+        found.tokens = timed;
+        found.cached_tokens = cached_tokens;
+        found.between_p50 = between_tokens.quantile(0.5);
+        found.between_p95 = between_tokens.quantile(0.95);
+        found.between_p99 = between_tokens.quantile(0.99);
+        return found;
+    }
     /// Text that was held back.
     [[nodiscard]] std::string rest() {
         if (!request) return {};

@@ -35,8 +35,9 @@ class Outbox {
     template <Backend B>
     void add(Job<B>& job, Token token, std::string text, FinishReason end,
              std::vector<LogProbability> log_probabilities) {
-        deltas_.push_back(
-            {job.ask, {job.id, job.answer, token, {}, end}, std::move(text), std::move(log_probabilities)});
+        Held held{job.ask, {job.id, job.answer, token, {}, end}, std::move(text), std::move(log_probabilities)};
+        if (end != FinishReason::none) held.delta.times = job.times();
+        deltas_.push_back(std::move(held));
         job.end = end;
     }
     /// An end without another token, of all answers that the job stands for. `what`: what failed.
@@ -44,8 +45,9 @@ class Outbox {
     void end(Job<B>& job, FinishReason why, const std::string& what = {}) {
         const std::string text = why == FinishReason::failed ? what : job.rest();
         std::list<Held> last;
+        const AnswerTimes times = job.times();
         for (std::uint32_t n = 0; n < job.answers(); ++n)
-            last.push_back({job.ask, {job.id, job.answer + n, {}, {}, why}, text});
+            last.push_back({job.ask, {job.id, job.answer + n, {}, {}, why, {}, times}, text});
         deltas_.splice(deltas_.end(), last);
         job.end = why;
     }

@@ -75,7 +75,7 @@ class Scheduler {
                 if (job.cancelled && !job.ended()) outbox_.end(job, FinishReason::cancelled);
                 if (job.broken && !job.ended()) outbox_.end(job, FinishReason::failed, "a token was lost");
                 if (job.ended()) {
-                    metrics_.counts.finished += job.answers();
+                    count_ended(job);
                     drafter_.release(job);
                     at = jobs->erase(at);
                 } else if (job.preempted) {
@@ -157,24 +157,35 @@ class Scheduler {
             job.request ? job.request->tokens() : std::span<const Token>(job.ask->prompt);
         Sequence<B> known = blocks_.known(tokens, job.ask->cache_salt);
         if (!blocks_.can_hold(tokens.size(), known) && !jobs_.running.empty()) return nullptr;
-        job.published = 0;
+        job.published = {};
         if (blocks_.swap_in(job, tokens.size(), known)) {
             metrics_.counts.swapped_tokens += known.size();
         } else {
             metrics_.counts.cached_tokens += known.size();
-            job.published = known.table().size();
+            job.published.blocks = known.table().size();
         }
         const std::span<const Token> rest = tokens.subspan(known.size());
+        const auto now = Job<B>::Clock::now();
         if (job.request) {
             job.request->restart(std::move(known));
         } else {
             Request<B> request(std::move(known), job.ask->sampler, TextStream(tokenizer_));
             request.push(rest);
             job.request.emplace(std::move(request));
-            metrics_.queue.add(Job<B>::Clock::now() - job.asked);
+            job.cached_tokens = job.request->computed();
+            metrics_.queue.add(now - job.asked);
         }
+        if (!job.started) job.started = now;
         jobs_.place(jobs_.waiting, jobs_.waiting.begin(), jobs_.running);
         return &job;
+    }
+
+    void count_ended(const Job<B>& job) {
+        metrics_.counts.finished += job.answers();
+        if (job.end == FinishReason::full) metrics_.counts.full += job.answers();
+        if (job.timed > 0) metrics_.answer.add(job.last - job.asked);
+        if (job.timed > 1)
+            metrics_.pace.add((job.last - job.first) / static_cast<typename Job<B>::Clock::rep>(job.timed - 1));
     }
 
     void end_late() {
