@@ -62,14 +62,14 @@ Request request_for(const KvCache<Simd>& cache, Sampler sampler, std::string_vie
     return request;
 }
 
-struct Written {
+struct Generated {
     std::vector<Token> tokens;
     std::string text;
-    friend bool operator==(const Written&, const Written&) = default;
+    friend bool operator==(const Generated&, const Generated&) = default;
 };
 
-Written write(Request& request, Context<Simd>& context, int steps) {
-    Written out;
+Generated write(Request& request, Context<Simd>& context, int steps) {
+    Generated out;
     for (int i = 0; i < steps; ++i) {
         const Step step = taken(request.step(context));
         out.tokens.push_back(step.token);
@@ -95,12 +95,12 @@ TEST_CASE("a request writes what its parts write when a host drives them", "[ser
         Context context(real().model);
         const KvCache cache(context, {.tokens = 128});
         Request request = request_for(cache, sampler);
-        const Written found = write(request, context, 20);
+        const Generated found = write(request, context, 20);
 
         auto sequence = taken(cache.sequence());
         Sampler own = sampler;
         TextStream text(real().tokenizer);
-        Written expected;
+        Generated expected;
         auto logits = taken(context.prefill(sequence, real().tokenizer.encode("Once upon a time")));
         for (int i = 0; i < 20; ++i) {
             expected.tokens.push_back(taken(own.pick(logits, sequence.tokens())));
@@ -131,7 +131,7 @@ TEST_CASE("a fork goes on as its origin would, or another way with another seed"
     static_cast<void>(write(origin, context, 7));
     Request same = origin.fork();
     Request other = origin.fork(99);
-    const Written expected = write(origin, context, 15);
+    const Generated expected = write(origin, context, 15);
     CHECK(write(same, context, 15) == expected);
     CHECK(write(other, context, 15).tokens != expected.tokens);
     CHECK(all(same) == all(origin));
@@ -143,7 +143,7 @@ TEST_CASE("a rollback replays the same tokens and the same text", "[serve][reque
     Request request = request_for(cache, busy_sampler());
     decant_test::Random random{17};
     std::vector<Request::Mark> marks{request.mark()};
-    std::vector<Written> steps;
+    std::vector<Generated> steps;
     for (int i = 0; i < 20; ++i) {
         steps.push_back(write(request, context, 1));
         marks.push_back(request.mark());
@@ -173,7 +173,7 @@ TEST_CASE("a saved request goes on elsewhere with the same tokens", "[serve][req
         Context context(real().model);
         const KvCache cache(context, {.tokens = 128});
         Request request = request_for(cache, sampler);
-        const Written first = write(request, context, 9);
+        const Generated first = write(request, context, 9);
         const auto bytes = request.save();
 
         Context elsewhere(real().model, decant::ThreadPool{2}, {.rows = 5});
@@ -239,7 +239,7 @@ TEST_CASE("requests in one pass write what each writes alone", "[serve][request]
         together.push_back(request_for(cache, busy_sampler(i), prompts[i]));
         alone.push_back(request_for(cache, busy_sampler(i), prompts[i]));
     }
-    std::vector<Written> found(3);
+    std::vector<Generated> found(3);
     for (int step = 0; step < 12; ++step) {
         std::vector<decant::PassPart<Simd>> parts;
         for (Request& request : together) parts.push_back(request.part());
