@@ -59,7 +59,8 @@ TEST_CASE("engine: small cache entries change with nothing that happens beside a
         const auto expected = answers(scene, options, false, counts);
         CHECK(expected.size() == 12);
 
-        options.prefix_cache = true;
+        options = {.cache_tokens = 4096, .block_tokens = 4, .sequences = 3};  // most wait until others have begun
+        options.cache_dtype = dtype;
         CHECK(answers(scene, options, true, counts) == expected);
         CHECK(counts.cached_tokens > 0);
 
