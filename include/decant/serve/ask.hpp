@@ -99,7 +99,7 @@ struct Delta {
 struct Ask {
     std::vector<Token> prompt = {};  ///< at least one token
     Sampler sampler{};
-    std::size_t max_tokens = 256;
+    std::size_t max_tokens = 256;         ///< of the answer; 0 is taken as 1
     std::vector<std::string> stop = {};   ///< texts that end an answer and are not part of it
     std::vector<Token> stop_tokens = {};  ///< besides those that end the model's turn
     bool ignore_end = false;              ///< go on after the model has ended its turn
