@@ -82,7 +82,7 @@ void store(const Sequences& sequences, const Tables& tables, TestCache<B>& cache
     Rig<B> rig(batch.shape, static_cast<std::uint32_t>(sequences.width));
     rig.pass().record([&](auto& pass) {
         const auto k = rig.feed(sequences.k, sequences.width);
-        pass.store(k, cache.shape.layers[layer].latent ? k : rig.feed(sequences.v, sequences.width), layer);
+        pass.store(k, cache.shape.layers[layer].latent() ? k : rig.feed(sequences.v, sequences.width), layer);
     });
     rig.run(batch, cache);
 }
@@ -287,7 +287,7 @@ void check_attention(Random& random, std::uint32_t heads, std::uint32_t kv_heads
     const std::uint32_t key_skip =
         latent ? whole * static_cast<std::uint32_t>(random.between(1, head_dim / whole - 1)) : 0;
     // The layer under test lies between two of other shapes, behind some states.
-    const CacheShape shape{{{2, 5 * whole}, {kv_heads, head_dim, latent, 0, key_skip}, {1, 16 * whole, false, 3}},
+    const CacheShape shape{{{2, 5 * whole}, {kv_heads, head_dim, key_skip}, {1, 16 * whole, 0, 3}},
                            block_tokens,
                            dtype,
                            random.pick({0u, 3u})};
@@ -412,7 +412,7 @@ TEMPLATE_TEST_CASE("attention: what is no number stays visible where it is seen,
         const std::uint32_t dim = in_blocks(dtype) ? 96 : 12;
         decant::AttentionSpec spec{heads, kv_heads, dim, 0.3f, random.pick({0u, 10u}), random.pick({0.0f, 5.0f})};
         if (latent) spec.key_skip = in_blocks(dtype) ? 32 : 4;
-        const CacheShape shape{{{kv_heads, dim, latent, 0, spec.key_skip}}, 16, dtype};
+        const CacheShape shape{{{kv_heads, dim, spec.key_skip}}, 16, dtype};
         const Tables tables(random, lengths, 16);
         const Sequences good(random, lengths, std::size_t{kv_heads} * dim, 1.0f);
         const std::vector<float> q = random.floats(queries.size() * heads * dim);
@@ -516,7 +516,7 @@ TEMPLATE_TEST_CASE("attention: a latent layer keeps its keys alone, behind the s
     const std::vector<std::size_t> lengths{5, 21};
     const Sequences sequences(random, lengths, 12, 1.0f);
     // States of two layers' 3 and 2 floats; a block of four tokens has 2 x 4 x 3, 4 x 12, and 2 x 4 x 5 columns.
-    const CacheShape shape{{{1, 3, false, 3}, {1, 12, true}, {1, 5, false, 2}}, 4, DType::f32, 7};
+    const CacheShape shape{{{1, 3, 0, 3}, {1, 12, 4}, {1, 5, 0, 2}}, 4, DType::f32, 7};
     const Tables tables(random, lengths, 4);
     TestCache<TestType> cache(TestType{}, shape, tables.pool);
     store<TestType>(sequences, tables, cache, 1);

@@ -156,7 +156,7 @@ class Runner {
  private:
     static std::vector<decant::CacheLayer> cached() {
         std::vector<decant::CacheLayer> all(layers, {kv_heads, head_dim});
-        all.push_back({1, latent_dim, true, 0, turned});
+        all.push_back({1, latent_dim, turned});
         return all;
     }
 

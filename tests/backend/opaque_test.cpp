@@ -116,8 +116,8 @@ std::vector<Floats> run_operations() {
     batch.state(0, -1, 2);
     batch.state(1, -1, 0);
     decant_test::Rig<B> rig(batch.shape, chosen * width);
-    decant_test::TestCache<B> cache(
-        rig.backend(), {{{1, 16}, {0, 0, false, state.floats()}, {2, 16, true}}, 8, decant::DType::f16, 3}, 2);
+    decant_test::TestCache<B> cache(rig.backend(),
+                                    {{{1, 16}, {0, 0, 0, state.floats()}, {2, 16, 8}}, 8, decant::DType::f16, 3}, 2);
     // Everything is made before the recording, in which nothing but operations may go over.
     using Fed = std::pair<const typename B::Weight*, typename B::View>;
     std::vector<Fed> tables;
@@ -334,7 +334,7 @@ TEST_CASE("opaque: the device checks sizes and says so with the next result", "[
     CHECK(rig.pass.run(decant::AnyExecutor{}) == RunState::finished);
     told("inputs that are not as long as the shape says, or not padded by -1");
     // Room for two states of two floats.
-    const decant::CacheShape states{{{0, 0, false, 2}}, 4, decant::DType::f16, 2};
+    const decant::CacheShape states{{{0, 0, 0, 2}}, 4, decant::DType::f16, 2};
     using Slots = std::array<std::int32_t, 2>;  // from, to
     for (const Slots slots : {Slots{-1, -1}, {-1, 2}, {-2, 0}, {2, 0}, {1, 1}, {0, 1}, {-1, 1}}) {
         batch = Batch({4, 1, 1, 1});

@@ -98,7 +98,7 @@ class Runner {
           rig_({static_cast<std::uint32_t>(most_rows + 2), static_cast<std::uint32_t>(mixer.lengths.size() + 1), 0, 1},
                mixer.spec.mixed(), participants),
           cache_(B{},
-                 {{{0, 0, false, other_state}, {0, 0, false, mixer.spec.floats()}, {1, 4}},
+                 {{{0, 0, 0, other_state}, {0, 0, 0, mixer.spec.floats()}, {1, 4}},
                   4,
                   DType::f16,
                   static_cast<std::uint32_t>(2 * mixer.lengths.size() + 1)},

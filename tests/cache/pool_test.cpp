@@ -70,7 +70,7 @@ TEST_CASE("a cache's layout in bytes", "[cache]") {
 
 TEST_CASE("a cache's layout in blocks of 32 numbers", "[cache]") {
     // 3 x 64 numbers are 6 blocks, of 34 or 18 bytes; a latent layer of 64 + 512 keeps 18 blocks once.
-    CacheShape shape{{{3, 64}, {1, 576, true, 0, 64}}, 16, DType::q8_0};
+    CacheShape shape{{{3, 64}, {1, 576, 64}}, 16, DType::q8_0};
     CHECK(shape.head_bytes(0) == 2 * 34);
     CHECK(shape.row_bytes(0) == 6 * 34);
     CHECK(shape.row_bytes(1) == 18 * 34);
@@ -81,8 +81,8 @@ TEST_CASE("a cache's layout in blocks of 32 numbers", "[cache]") {
     CHECK(shape.block_bytes() == 16 * (2 * 6 + 18) * 18);
     shape.layers.push_back({1, 96});
     shape.layers.push_back({1, 256});
-    shape.layers.push_back({1, 320, true, 0, 32});  // what is skipped must stay apart
-    shape.layers.push_back({0, 0, false, 8});       // a state alone
+    shape.layers.push_back({1, 320, 32});  // what is skipped must stay apart
+    shape.layers.push_back({0, 0, 0, 8});  // a state alone
     for (const auto& [layer, rotation] :
          {std::pair<std::size_t, std::size_t>{0, 64}, {1, 64}, {2, 32}, {3, 256}, {4, 32}, {5, 0}})
         CHECK(shape.rotation(layer) == rotation);
@@ -111,7 +111,7 @@ TEST_CASE("impossible pools are refused", "[cache]") {
         CHECK(refused(shape(16, dtype), 64, "heads of 8 numbers, which is no multiple of 32") ==
               ErrorCode::unsupported);
         CHECK(refused({{{1, 64}, {2, 48}}, 16, dtype}, 64, "heads of 48 numbers") == ErrorCode::unsupported);
-        CHECK(refused({{{1, 64, true, 0, 16}}, 16, dtype}, 64, "16") == ErrorCode::unsupported);
+        CHECK(refused({{{1, 64, 16}}, 16, dtype}, 64, "16") == ErrorCode::unsupported);
         CHECK(Pool::create({}, {{{1, 64}, {2, 96}}, 16, dtype}, 64));
     }
     CHECK(Pool::create({}, shape(16, DType::bf16), 64));

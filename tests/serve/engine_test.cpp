@@ -396,6 +396,24 @@ TEST_CASE("engine: what passes move and multiply, and how full they are", "[serv
     CHECK(metrics.counts.used_blocks == 0);
 }
 
+TEST_CASE("engine: what listeners and hosts cancel is not counted as used", "[serve][engine]") {
+    const Scene scene("llama3");
+    Engine engine = scene.engine({.cache_tokens = 512, .block_tokens = 8});
+    Ask ask;
+    ask.prompt = decant_test::random_tokens(40, 1, 160);
+    ask.ignore_end = true;
+    const AskId by_host = taken(engine.ask(ask));
+    REQUIRE(taken(engine.step()));
+    CHECK(engine.counts().used_blocks >= 5);
+    engine.cancel(by_host);
+    CHECK(engine.counts().used_blocks == 0);
+    ask.listener = [&](const Delta& delta) { engine.cancel(delta.ask); };
+    static_cast<void>(taken(engine.ask(ask)));
+    drain(engine);
+    CHECK(engine.counts().running == 0);
+    CHECK(engine.counts().used_blocks == 0);
+}
+
 TEST_CASE("engine: where the time of steps goes, and how long each answer took", "[serve][engine]") {
     const Scene scene("llama3");
     Engine engine = scene.engine({.cache_tokens = 512, .block_tokens = 8, .sequences = 1});

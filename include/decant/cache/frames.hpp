@@ -132,7 +132,7 @@ class Frames {
         Hash64 hash;
         hash.add(std::endian::native == std::endian::little, shape.dtype, shape.states > 0);
         for (const CacheLayer& layer : shape.layers)
-            hash.add(layer.kv_heads, layer.head_dim, layer.latent, layer.state);
+            hash.add(layer.kv_heads, layer.head_dim, layer.latent(), layer.state);
         return hash.value();
     }
     [[nodiscard]] static std::uint64_t digest(std::span<const Token> tokens) {
@@ -155,7 +155,7 @@ class Frames {
                 std::size_t inside = 0, rows = 0;
                 for (std::size_t l = 0; l < shape.layers.size(); ++l) {
                     const std::size_t row = shape.row_bytes(l);
-                    for (int part = shape.layers[l].latent ? 1 : 0; row > 0 && part < 2; ++part) {
+                    for (int part = shape.layers[l].latent() ? 1 : 0; row > 0 && part < 2; ++part) {
                         run(inside + skipped * row, rows + done * row, tokens * row);
                         inside += block * row;
                         rows += count * row;

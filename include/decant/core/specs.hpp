@@ -127,9 +127,11 @@ struct StateSpec {
 struct CacheLayer {
     std::uint32_t kv_heads = 0;
     std::uint32_t head_dim = 0;
-    bool latent = false;         ///< V is part of K and not kept
+    std::uint32_t key_skip = 0;  ///< as `AttentionSpec::key_skip`
     std::size_t state = 0;       ///< floats
-    std::uint32_t key_skip = 0;  ///< where V begins in K, if it is latent
+
+    /// Whether V is part of K and not kept.
+    [[nodiscard]] bool latent() const noexcept { return key_skip > 0; }
     friend bool operator==(const CacheLayer&, const CacheLayer&) = default;
 };
 
@@ -160,7 +162,7 @@ struct CacheShape {
     /// Offset of a layer's K inside a block; its V follows after `block_tokens` rows.
     [[nodiscard]] std::size_t layer_offset(std::size_t layer) const {
         std::size_t offset = 0;
-        for (std::size_t l = 0; l < layer; ++l) offset += (layers[l].latent ? 1 : 2) * block_tokens * row_bytes(l);
+        for (std::size_t l = 0; l < layer; ++l) offset += (layers[l].latent() ? 1 : 2) * block_tokens * row_bytes(l);
         return offset;
     }
     [[nodiscard]] std::size_t block_bytes() const { return layer_offset(layers.size()); }

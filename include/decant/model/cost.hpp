@@ -125,7 +125,7 @@ class ModelCost {
         const std::size_t window = layer.attention.window;
         auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.window == window; });
         if (group == groups_.end()) group = groups_.insert(group, {window, 0.0});
-        group->row_bytes += static_cast<double>(cache.row_bytes(l) * (cache.layers[l].latent ? 1 : 2));
+        group->row_bytes += static_cast<double>(cache.row_bytes(l) * (cache.layers[l].latent() ? 1 : 2));
         group->products +=
             static_cast<double>(layer.attention.heads) * (layer.attention.head_dim + layer.attention.value_dim());
     }

@@ -79,8 +79,8 @@ struct ModelSpec {
         std::vector<CacheLayer> shape;
         shape.reserve(layers.size());
         for (const LayerSpec& layer : layers) {
-            shape.push_back({layer.attention.kv_heads, layer.attention.head_dim, layer.attention.key_skip > 0,
-                             layer.state.floats(), layer.attention.key_skip});
+            const AttentionSpec& attention = layer.attention;
+            shape.push_back({attention.kv_heads, attention.head_dim, attention.key_skip, layer.state.floats()});
         }
         return shape;
     }

@@ -134,7 +134,7 @@ struct EngineCounts {
     std::size_t running = 0;
     std::size_t free_blocks = 0;
     std::size_t remembered_blocks = 0;  ///< of prefixes, those that are in use included
-    std::size_t used_blocks = 0;        ///< of answers that run, after the last step
+    std::size_t used_blocks = 0;        ///< of answers that run
     std::size_t most_used_blocks = 0;   ///< in any pass
     std::size_t blocks = 0;
     std::size_t free_draft_blocks = 0;  ///< of the draft model's cache

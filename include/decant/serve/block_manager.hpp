@@ -48,7 +48,7 @@ class BlockManager {
     [[nodiscard]] bool keeps_state() const noexcept { return pool_->shape().states > 0; }
 
     /// Different blocks of the jobs that run.
-    [[nodiscard]] std::size_t used_blocks(const Jobs<B>& running) {
+    [[nodiscard]] std::size_t used_blocks(const Jobs<B>& running) const {
         ++count_;
         std::size_t used = 0;
         for (const auto& job : running)
@@ -131,8 +131,9 @@ class BlockManager {
     Model<B> model_;
     std::shared_ptr<BlockPool<B>> pool_;
     PrefixCache<B> prefixes_;
-    std::vector<std::uint32_t> seen_;  // [block] the last count of used ones that met it
-    std::uint32_t count_ = 0;
+    // Of `used_blocks` alone, so that it allocates nothing: [block] the last count that met it, and that count.
+    mutable std::vector<std::uint32_t> seen_;
+    mutable std::uint32_t count_ = 0;
     std::size_t swap_bytes_;
     bool prefix_cache_;
 };

@@ -158,6 +158,7 @@ class Engine {
         now.running = parts().jobs.running.size();
         now.free_blocks = parts().blocks.pool().free_blocks();
         now.remembered_blocks = parts().blocks.remembered_blocks();
+        now.used_blocks = parts().blocks.used_blocks(parts().jobs.running);
         now.blocks = parts().blocks.pool().blocks();
         now.free_draft_blocks = parts().drafter.free_blocks();
         now.draft_blocks = parts().drafter.blocks();
@@ -257,7 +258,6 @@ class Engine {
             }
             forget_pass();
             scheduler.retire();
-            metrics.counts.used_blocks = blocks.used_blocks(jobs.running);
             while (!outbox.empty()) {
                 deliver_next();
                 if (limits.reached()) break;

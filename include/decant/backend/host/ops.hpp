@@ -296,7 +296,7 @@ struct Store {
     void compute(const Frame& f, std::uint32_t t, float* head, Write write) const {
         std::byte* const key = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
         put(*f.cache.shape, k.row(t), key, head, write);
-        if (!f.cache.shape->layers[layer].latent)
+        if (!f.cache.shape->layers[layer].latent())
             put(*f.cache.shape, v.row(t), key + f.cache.to_value(layer), head, write);
     }
 
@@ -815,7 +815,7 @@ struct Move {
             rope(head, angles.row(t));
             hadamard(head, spec.head_dim, rotation);
             write(head, spec.head_dim, dtype, to);
-            if (from != to && !f.cache.shape->layers[layer].latent)
+            if (from != to && !f.cache.shape->layers[layer].latent())
                 std::memcpy(to + f.cache.to_value(layer), from + f.cache.to_value(layer), bytes);
         }
     }
