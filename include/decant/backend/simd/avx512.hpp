@@ -29,8 +29,7 @@ struct Lanes {
     static constexpr std::size_t tile_tokens = 6;
     static constexpr std::size_t few_tokens = 4;
     static constexpr std::size_t float_tile_tokens = 6;
-    static constexpr std::size_t fused_tokens = 8;
-    static constexpr std::size_t few_times = 2;
+    static constexpr std::size_t fused_tokens = 16;
     static constexpr bool keeps_sums = true;
 
     using Words = __m512i;

@@ -88,9 +88,9 @@ struct CpuId {
 #if DECANT_AMX
 namespace detail {
 
-/// AMX-TILE and AMX-INT8, of the processor and of a system that knows the tiles' state (XCR0 bits 17 and 18).
+/// AMX-TILE and AMX-BF16, of the processor and of a system that knows the tiles' state (XCR0 bits 17 and 18).
 [[nodiscard]] inline bool has_amx() noexcept {
-    constexpr std::uint32_t needed = 3u << 24;
+    constexpr std::uint32_t needed = 1u << 24 | 1u << 22;
     if ((cpuid(1).c >> 27 & 1) == 0 || cpuid(0).a < 7 || (cpuid(7).d & needed) != needed) return false;
     std::uint32_t low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -119,7 +119,7 @@ inline constexpr unsigned tile_data = 18;
 inline Result<void> allow_amx() {
 #if DECANT_AMX
     if (!detail::has_amx() || !detail::has_avx512_vnni())
-        return Error{ErrorCode::unsupported, "processor or system lack AMX-INT8", "", "AVX-512 or AVX2 are used"};
+        return Error{ErrorCode::unsupported, "processor or system lack AMX-BF16", "", "AVX-512 or AVX2 are used"};
     if (detail::amx_allowed()) return {};
     if (syscall(SYS_arch_prctl, detail::arch_req_xcomp_perm, static_cast<unsigned long>(detail::tile_data)) == 0)
         return {};
