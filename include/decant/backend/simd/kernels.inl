@@ -141,6 +141,15 @@ DECANT_ALWAYS_INLINE Lanes::Words start(const ActivationBlock& x, std::size_t ha
     }
 }
 
+/// sum + codes times the same word of activations in all lanes.
+template <int Bits>
+DECANT_ALWAYS_INLINE Lanes::Words dot_word(Lanes::Words sum, Lanes::Words codes, const void* x) noexcept {
+    if constexpr (requires { Lanes::dot_word(sum, codes, x); })
+        return Lanes::dot_word(sum, codes, x);
+    else
+        return Lanes::template dot<Bits>(sum, codes, Lanes::broadcast(x));
+}
+
 DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scales, float scale,
                                           Lanes::Floats y) noexcept {
     return Lanes::multiply_add(Lanes::to_floats(dots), Lanes::times(scales, Lanes::floats(scale)), y);
@@ -229,8 +238,8 @@ struct Product : FromMemory {
         const Lanes::Words signed_or_not = multiplied<Format>(w);
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t)
-            dots[t] = Lanes::template dot<Format::code_bits>(
-                dots[t], signed_or_not, Lanes::broadcast(x[t]->codes + half * activation_half + g * panel_group));
+            dots[t] = dot_word<Format::code_bits>(dots[t], signed_or_not,
+                                                  x[t]->codes + half * activation_half + g * panel_group);
     }
     DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
         DECANT_UNROLL
