@@ -142,12 +142,12 @@ DECANT_ALWAYS_INLINE Lanes::Words start(const ActivationBlock& x, std::size_t ha
 }
 
 /// sum + codes times the same word of activations in all lanes.
-template <int Bits>
+template <int Bits, class Set = Lanes>
 DECANT_ALWAYS_INLINE Lanes::Words dot_word(Lanes::Words sum, Lanes::Words codes, const void* x) noexcept {
-    if constexpr (requires { Lanes::dot_word(sum, codes, x); })
-        return Lanes::dot_word(sum, codes, x);
+    if constexpr (requires { Set::dot_word(sum, codes, x); })
+        return Set::dot_word(sum, codes, x);
     else
-        return Lanes::template dot<Bits>(sum, codes, Lanes::broadcast(x));
+        return Set::template dot<Bits>(sum, codes, Set::broadcast(x));
 }
 
 DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scales, float scale,
