@@ -3,12 +3,13 @@
 // tokens all get per second.
 //
 //     serving --model FILE.gguf --trace FILE.jsonl [--seats 8] [--threads 2] [--cache 16384] [--prompt-rows 128]
-//             [--draft 0] [--no-prefix-cache] [--json]
+//             [--draft 0] [--draft-model FILE.gguf] [--no-prefix-cache] [--json]
 //
 // A line of the trace is a request: {"arrival": 0.5, "prompt": ..., "max_tokens": 64, "seed": 1}. `arrival` is in
 // seconds from the start, or, with "after": N, from the end of the N-th request of the file (from 0). `prompt` is a
 // text, a list of tokens, or a number: so many made-up tokens, which are others for another seed. Answers are greedy
-// and go on behind the end of a turn. Times are in milliseconds; the first token counts from the arrival.
+// and go on behind the end of a turn. `--draft`: so many tokens may be drafted for each answer (with a draft model, if
+// not said, 8). Times are in milliseconds; the first token counts from the arrival.
 
 #include <decant/decant.hpp>
 
@@ -243,8 +244,13 @@ void print_table(const std::vector<Entry>& entries, const Totals& totals, const 
         "the engine's own %.2f %%\n",
         share(metrics.pass_seconds), share(metrics.draft_seconds), share(metrics.sample_seconds),
         share(metrics.listener_seconds), share(metrics.own_seconds));
+    if (metrics.counts.draft_tokens > 0) {
+        std::printf("%llu of %llu drafted tokens were right\n",
+                    static_cast<unsigned long long>(metrics.counts.accepted_tokens),
+                    static_cast<unsigned long long>(metrics.counts.draft_tokens));
+    }
     std::printf("%llu steps, %llu of %llu prompt tokens found in the cache, %llu answers gave their blocks away\n%s\n",
-                static_cast<unsigned long long>(metrics.counts.steps),
+                static_cast<unsigned long long>(metrics.steps),
                 static_cast<unsigned long long>(metrics.counts.cached_tokens),
                 static_cast<unsigned long long>(metrics.counts.cached_tokens + metrics.counts.prompt_tokens),
                 static_cast<unsigned long long>(metrics.counts.preemptions), metrics.diagnose().c_str());
@@ -254,7 +260,8 @@ void print_table(const std::vector<Entry>& entries, const Totals& totals, const 
 
 int main(int argc, char** argv) try {
     const examples::Options options(
-        argc, argv, {"--model", "--trace", "--seats", "--threads", "--cache", "--prompt-rows", "--draft"},
+        argc, argv,
+        {"--model", "--trace", "--seats", "--threads", "--cache", "--prompt-rows", "--draft", "--draft-model"},
         {"--no-prefix-cache", "--json"});
     if (!options.given("--model") || !options.given("--trace"))
         throw examples::UsageError("give a file and what is asked of it: --model FILE.gguf --trace FILE.jsonl");
@@ -263,14 +270,23 @@ int main(int argc, char** argv) try {
     const auto tokenizer = decant::Tokenizer::from(weights).value();
     const auto model = decant::Model<decant::Simd>::bind(weights).value();
     const auto prompt_rows = static_cast<std::uint32_t>(options.count("--prompt-rows", 128, 1, 65536));
-    const auto draft = static_cast<std::uint32_t>(options.count("--draft", 0, 0, 64));
+    std::optional<decant::Model<decant::Simd>> draft_model;
+    if (options.given("--draft-model")) {
+        const auto smaller = decant::Weights::open(options.text("--draft-model", "")).value();
+        smaller.warm_up().value();
+        draft_model = decant::Model<decant::Simd>::bind(smaller).value();
+    }
+    const auto draft = static_cast<std::uint32_t>(options.count("--draft", draft_model ? 8 : 0, 0, 64));
+    const std::size_t cache = options.count("--cache", 16384, 1, 100000000);
     auto entries = read_trace(options.text("--trace", ""), tokenizer, model.spec().vocabulary);
     auto engine = Engine::create(model, tokenizer, decant::ThreadPool(options.count("--threads", 2, 1, 1024)),
-                                 {.cache_tokens = options.count("--cache", 16384, 1, 100000000),
+                                 {.cache_tokens = cache,
                                   .sequences = static_cast<std::uint32_t>(options.count("--seats", 8, 1, 4096)),
                                   .rows = (std::max)(256u, prompt_rows),
                                   .prompt_rows = prompt_rows,
-                                  .prefix_cache = !options.given("--no-prefix-cache")})
+                                  .draft_cache_tokens = cache,
+                                  .prefix_cache = !options.given("--no-prefix-cache")},
+                                 draft_model)
                       .value();
 
     // What happens once in the life of a process is over before the clock starts.

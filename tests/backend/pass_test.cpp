@@ -214,14 +214,32 @@ TEST_CASE("pass: a stop that was requested before does nothing at all") {
     check_journal(scene.journal);
 }
 
-TEST_CASE("pass: a time that has passed stops it as a request does") {
+TEST_CASE("pass: a time that has passed leaves each call some tiles, and a stop none") {
     using Clock = decant::RunLimits::Clock;
     Recorded scene(2);
+    StopFlag stop;
+    stop.request();
     with_executors([&](const AnyExecutor& executor) {
         scene.journal.tiles.clear();
         scene.upload();
-        CHECK(scene.pass.run(executor, {.until = Clock::now() - std::chrono::seconds(1)}) == RunState::stopped);
+        const auto past = Clock::now() - std::chrono::seconds(1);
+        CHECK(scene.pass.run(executor, {.stop = &stop, .until = past}) == RunState::stopped);
         CHECK(scene.journal.tiles.empty());
+        std::size_t calls = 0;
+        for (RunState state = RunState::stopped; state == RunState::stopped; ++calls) {
+            const std::size_t before = scene.journal.tiles.size();
+            REQUIRE(before < all_entries);
+            state = scene.pass.run(executor, {.until = past});
+            CHECK(scene.journal.tiles.size() > before);
+            CHECK(scene.journal.tiles.size() <= before + most_at_once);
+        }
+        CHECK(calls > 5);
+        check_journal(scene.journal);
+        scene.upload();
+        CHECK(scene.pass.run(executor, {.tiles = 1, .until = past}) == RunState::stopped);
+        CHECK(scene.journal.tiles.size() == 1);
+        scene.journal.tiles.clear();
+        scene.upload();
         CHECK(scene.pass.run(executor, {.until = Clock::now() + std::chrono::hours(1)}) == RunState::finished);
         check_journal(scene.journal);
     });

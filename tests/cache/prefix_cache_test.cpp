@@ -142,6 +142,7 @@ TEST_CASE("prefix cache: thousands of texts against a plain list of what was pub
     PrefixCache<Simd, SumHash> known(scene.pool);
     std::set<Tokens> published;  // beginnings in whole blocks
     std::vector<Sequence<Simd>> held;
+    std::size_t evicted = 0, in_use = 0;
     for (int round = 0; round < 3000; ++round) {
         Tokens tokens;
         for (std::size_t i = 1 + random.below(20); i > 0; --i)
@@ -164,7 +165,16 @@ TEST_CASE("prefix cache: thousands of texts against a plain list of what was pub
             published.insert(Tokens(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n)));
         if (random.below(3) == 0) held.push_back(std::move(sequence));
         if (random.below(10) == 0) held.clear();
+        if (random.below(20) > 0) continue;
+        // Here nobody uses a known text without its beginning, so that all that is unused can go.
+        const std::size_t unused = known.unused_blocks(), free = scene.pool->free_blocks();
+        REQUIRE(known.evict(unused + 1) == unused);
+        REQUIRE(scene.pool->free_blocks() == free + unused);
+        evicted += unused;
+        in_use += known.blocks();
     }
+    CHECK(evicted > 100);
+    CHECK(in_use > 100);
     held.clear();
     CHECK(known.unused_blocks() == known.blocks());
     CHECK(scene.pool->free_blocks() + known.blocks() == scene.pool->blocks());
@@ -186,6 +196,58 @@ TEST_CASE("prefix cache: publishing a text as it grows costs what is new", "[cac
     CHECK(cache.blocks() == blocks);
     CHECK(calls <= 2 * blocks);  // one to look it up and one to add it
     CHECK(cache.match(tokens).size() == (blocks - 1) * block);
+}
+
+TEST_CASE("prefix cache: a salt is forgotten with the last block of its texts", "[cache][prefix_cache]") {
+    Scene scene(64);
+    PrefixCache<Simd> known(scene.pool);
+    const Tokens one = decant_test::random_tokens(9, 1, 160), two = decant_test::random_tokens(5, 2, 160);
+    const auto publish = [&](PrefixCache<Simd>& cache, const Tokens& tokens, const std::string& salt) {
+        Sequence<Simd> sequence(scene.pool);
+        static_cast<void>(taken(scene.context.prefill(sequence, tokens)));
+        cache.publish(sequence, salt);
+    };
+    for (int user = 0; user < 100; ++user) {
+        const std::string salt = "user " + std::to_string(user);
+        publish(known, one, salt);
+        publish(known, two, salt);
+        CHECK(known.salts() == 1);
+        CHECK(known.evict(1) == 1);  // the end of the first text, whose beginning is older than the second
+        CHECK(known.evict(1) == 1);
+        CHECK(known.salts() == 1);
+        CHECK(known.match(two, salt).size() == 4);
+        CHECK(known.evict(8) == 1);
+        CHECK(known.salts() == 0);
+        CHECK(known.match(two, salt).size() == 0);
+    }
+    publish(known, one, "a");
+    publish(known, one, "b");
+    publish(known, ids({1, 2}), "c");  // no whole block
+    PrefixCache<Simd> moved(std::move(known));
+    publish(moved, two, "a");
+    CHECK(moved.salts() == 2);
+    CHECK(moved.evict(8) == 5);
+    CHECK(moved.salts() == 0);
+}
+
+TEST_CASE("prefix cache: whoever uses a text uses its beginning", "[cache][prefix_cache]") {
+    Scene scene(16 * 4);
+    PrefixCache<Simd> cache(scene.pool);
+    const Tokens text = decant_test::random_tokens(9, 1, 160), other = decant_test::random_tokens(5, 2, 160);
+    std::optional<Sequence<Simd>> growing(scene.pool), between(scene.pool);
+    PrefixCache<Simd>::Mark mark;
+    REQUIRE(scene.context.prefill(*growing, std::span(text).first(4)));
+    cache.publish(*growing, {}, mark);
+    REQUIRE(scene.context.prefill(*between, std::span(other).first(4)));
+    cache.publish(*between);
+    REQUIRE(scene.context.prefill(*growing, std::span(text).subspan(4, 4)));
+    cache.publish(*growing, {}, mark);
+    growing.reset();
+    REQUIRE(cache.evict(1) == 1);  // the end of the text: the other one is in use
+    between.reset();
+    REQUIRE(cache.evict(1) == 1);
+    CHECK(cache.match(other).size() == 0);  // not used since before the text was
+    CHECK(cache.match(text).size() == 4);
 }
 
 TEST_CASE("prefix cache: going on from the last publication is the same as from the root", "[cache][prefix_cache]") {

@@ -175,9 +175,10 @@ int main(int count, char** arguments) {
     };
     const std::vector<decant::Token> few(tokens.begin(), tokens.begin() + 3);
     const auto serve = [&](std::uint64_t failing_one, std::array<Answer, 2>& answers) {
-        auto engine = decant_test::need(decant::Engine<Simd>::create(model, tokenizer, decant::SerialExecutor{},
-                                                                     {.cache_tokens = 32, .sequences = 2, .rows = 8}),
-                                        "an engine");
+        auto engine = decant_test::need(
+            decant::Engine<Simd>::create(model, tokenizer, decant::SerialExecutor{},
+                                         {.cache_tokens = 32, .block_tokens = 2, .sequences = 2, .rows = 8}),
+            "an engine");
         for (Answer& answer : answers) {
             answer = {};
             decant::Ask ask;

@@ -301,7 +301,7 @@ TEST_CASE("engine: drafts change nothing but the number of steps", "[serve][engi
         const AskId id = taken(engine.ask(ask));
         drain(engine);
         CHECK(listener.answers[{id, 0}].tokens == alone(scene, ask, 0).tokens);
-        steps[drafts > 0 ? 1 : 0] = engine.counts().steps;
+        steps[drafts > 0 ? 1 : 0] = engine.metrics().steps;
         CHECK((engine.counts().accepted_tokens > 0) == (drafts > 0));
         CHECK(engine.counts().accepted_tokens <= engine.counts().draft_tokens);
         CHECK(engine.counts().answer_tokens == 200);

@@ -63,6 +63,7 @@ TEST_CASE("metrics: JSON and Prometheus tell the same numbers", "[serve][metrics
     metrics.last_step.rows = 12;
     for (int i = 1; i <= 100; ++i) metrics.first_token.add(std::chrono::milliseconds(i));
     const nlohmann::json json = nlohmann::json::parse(decant::to_json(metrics));
+    CHECK(json.at("steps") == 10);
     CHECK(json.at("answer_tokens") == 12345);
     CHECK(json.at("waiting") == 3);
     CHECK(json.at("pass_seconds") == 1.25);
@@ -97,7 +98,7 @@ TEST_CASE("metrics: the diagnosis names what is slow", "[serve][metrics]") {
     CHECK(metrics.diagnose().find("Nothing has been answered") != std::string::npos);
     metrics.counts.answer_tokens = 100;
     metrics.counts.finished = 10;
-    metrics.counts.steps = 100;
+    metrics.steps = 100;
     const auto add = [](Latencies& to, int ms) {
         for (int i = 0; i < 10; ++i) to.add(std::chrono::milliseconds(ms));
     };
@@ -123,7 +124,6 @@ TEST_CASE("metrics: the diagnosis names what is slow", "[serve][metrics]") {
     EngineMetrics decode = metrics;
     add(decode.queue, 10), add(decode.first_token, 500), add(decode.between_tokens, 200);
     CHECK(decode.diagnose().find("from token to token") != std::string::npos);
-    decode.steps = 100;
     decode.pass_seconds = 20.0;
     decode.bytes = 16e9;
     decode.operations = 18e9;

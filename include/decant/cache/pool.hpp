@@ -19,10 +19,11 @@
 
 namespace decant::inline DECANT_ABI {
 
-/// Numbers from 0 on, each with a count of its users.
+/// Numbers from 0 on, each with a count of its users. One user may be a keeper, who gives it up when somebody else
+/// needs one.
 class SharedNumbers {
  public:
-    explicit SharedNumbers(std::size_t count) : references_(count, 0) {
+    explicit SharedNumbers(std::size_t count) : references_(count, 0), kept_(count, false) {
         free_.reserve(count);
         for (std::size_t number = count; number > 0; --number) free_.push_back(static_cast<std::int32_t>(number - 1));
     }
@@ -37,18 +38,41 @@ class SharedNumbers {
         references_[static_cast<std::size_t>(number)] = 1;
         return number;
     }
-    void share(std::int32_t number) noexcept { ++references_[static_cast<std::size_t>(number)]; }
+    void share(std::int32_t number) noexcept {
+        const auto at = static_cast<std::size_t>(number);
+        if (references_[at]++ == 1 && kept_[at]) --idle_;
+    }
     /// Whether others than the caller use it, `ignored` of its references aside.
     [[nodiscard]] bool shared(std::int32_t number, std::uint32_t ignored = 0) const noexcept {
         return references_[static_cast<std::size_t>(number)] > 1 + ignored;
     }
     void release(std::int32_t number) noexcept {
-        if (--references_[static_cast<std::size_t>(number)] == 0) free_.push_back(number);  // within capacity
+        const auto at = static_cast<std::size_t>(number);
+        const std::uint32_t left = --references_[at];
+        if (left == 0) free_.push_back(number);  // within capacity
+        if (left == 1 && kept_[at]) ++idle_;
     }
+
+    /// `share` and `release` for the keeper.
+    void keep(std::int32_t number) noexcept {
+        DECANT_ASSERT(!kept_[static_cast<std::size_t>(number)]);
+        share(number);
+        kept_[static_cast<std::size_t>(number)] = true;
+    }
+    void give_up(std::int32_t number) noexcept {
+        const auto at = static_cast<std::size_t>(number);
+        kept_[at] = false;
+        if (references_[at] == 1) --idle_;
+        release(number);
+    }
+    /// That the keeper alone uses.
+    [[nodiscard]] std::size_t idle() const noexcept { return idle_; }
 
  private:
     std::vector<std::uint32_t> references_;
+    std::vector<bool> kept_;
     std::vector<std::int32_t> free_;  // a stack: what was released last is warm
+    std::size_t idle_ = 0;
 };
 
 /// Whether a cache can have entries of a dtype.
@@ -134,6 +158,9 @@ class BlockPool {
         return blocks_.shared(block, ignored);
     }
     void release(std::int32_t block) noexcept { blocks_.release(block); }
+    void keep(std::int32_t block) noexcept { blocks_.keep(block); }
+    void give_up(std::int32_t block) noexcept { blocks_.give_up(block); }
+    [[nodiscard]] std::size_t idle_blocks() const noexcept { return blocks_.idle(); }
     /// A private copy of a shared block, whose reference stays the caller's. The caller has checked that a block is
     /// free.
     [[nodiscard]] std::int32_t copy(std::int32_t block) {

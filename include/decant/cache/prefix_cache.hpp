@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -38,8 +40,8 @@ struct PrefixHash {
 /// A tree of full blocks: a path from a root is a text, cut into blocks. It keeps its blocks in the pool until `evict`;
 /// a block that a sequence uses stays. Belongs to one pool, so to one model and one cache type; what else makes the
 /// same tokens mean other keys and values (an adapter, another user's secret) goes into `cache_salt`, and a root is per
-/// salt. Models whose layers keep a state have nothing that a block could hold: nothing is published. One thread at a
-/// time, together with the sequences of the pool.
+/// salt. Models whose layers keep a state have nothing that a block could hold: nothing is published. One for a pool,
+/// one thread at a time, together with the sequences of the pool.
 template <class B, class Hash = PrefixHash>
 class PrefixCache {
  public:
@@ -50,7 +52,7 @@ class PrefixCache {
     PrefixCache& operator=(PrefixCache&&) = delete;
     ~PrefixCache() {
         if (pool_ == nullptr) return;
-        for (const auto& [key, node] : nodes_) pool_->release(node.block);
+        for (const auto& [key, node] : nodes_) pool_->give_up(node.block);
     }
 
     /// A sequence with the longest known beginning of `tokens`, in whole blocks, but never all of them: the last token
@@ -87,10 +89,14 @@ class PrefixCache {
         // Keys are never used twice, and a node goes after all below it: while this one is there, so is its path.
         if (!nodes_.contains(mark.node)) mark = {};
         for (; (mark.blocks + 1) * block <= tokens.size(); ++mark.blocks) {
-            if (mark.blocks == 0) mark.node = made_root(cache_salt);
+            Root* root = nullptr;
+            if (mark.blocks == 0) {
+                root = &made_root(cache_salt);
+                mark.node = root->second.key;
+            }
             const std::span<const Token> own = tokens.subspan(mark.blocks * block, block);
             Node* node = find(mark.node, own);
-            if (node == nullptr) node = &add(mark.node, own, sequence.table()[mark.blocks]);
+            if (node == nullptr) node = &add(mark.node, root, own, sequence.table()[mark.blocks]);
             touch(*node);
             mark.node = node->key;
         }
@@ -114,35 +120,42 @@ class PrefixCache {
         return gone;
     }
 
-    /// Blocks that it keeps, and those of them that nobody else uses.
+    /// Blocks that it keeps, those of them that nobody else uses, and the salts of all.
     [[nodiscard]] std::size_t blocks() const noexcept { return nodes_.size(); }
-    [[nodiscard]] std::size_t unused_blocks() const noexcept {
-        std::size_t count = 0;
-        for (const auto& [key, node] : nodes_) count += pool_->shared(node.block) ? 0 : 1;
-        return count;
-    }
+    [[nodiscard]] std::size_t unused_blocks() const noexcept { return pool_->idle_blocks(); }
+    [[nodiscard]] std::size_t salts() const noexcept { return roots_.size(); }
 
  private:
     using Leaves = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // (used, key)
 
+    struct RootState {
+        std::uint64_t key = 0;
+        std::size_t children = 0;
+    };
+    using Roots = std::map<std::string, RootState, std::less<>>;  // by salt
+    using Root = typename Roots::value_type;
+
     struct Node {
         std::uint64_t key = 0;  // never used twice
         std::uint64_t parent = 0;
+        Root* root = nullptr;  // of a first block: its parent
         std::uint64_t hash = 0;
         std::int32_t block = -1;
         std::size_t children = 0;
         std::uint64_t used = 0;
         std::vector<Token> tokens;
     };
+    using Nodes = std::unordered_map<std::uint64_t, Node>;  // by key
 
     [[nodiscard]] std::uint64_t root(std::string_view cache_salt) const {
-        const auto at = roots_.find(std::string(cache_salt));
-        return at == roots_.end() ? 0 : at->second;
+        const auto at = roots_.find(cache_salt);
+        return at == roots_.end() ? 0 : at->second.key;
     }
-    std::uint64_t made_root(std::string_view cache_salt) {
-        std::uint64_t& key = roots_[std::string(cache_salt)];
-        if (key == 0) key = ++last_key_;
-        return key;
+    /// Goes with the last block after it.
+    Root& made_root(std::string_view cache_salt) {
+        Root& made = *roots_.try_emplace(std::string(cache_salt)).first;
+        if (made.second.key == 0) made.second.key = ++last_key_;
+        return made;
     }
 
     Node* find(std::uint64_t parent, std::span<const Token> tokens) {
@@ -156,56 +169,79 @@ class PrefixCache {
         return nullptr;
     }
 
-    Node& add(std::uint64_t parent, std::span<const Token> tokens, std::int32_t block) {
+    Node& add(std::uint64_t parent, Root* root, std::span<const Token> tokens, std::int32_t block) {
         const std::uint64_t key = ++last_key_;
-        Node& node = nodes_[key];
-        node.key = key;
-        node.parent = parent;
-        node.hash = hash_(parent, tokens);
-        node.block = block;
-        node.tokens.assign(tokens.begin(), tokens.end());
-        index_.emplace(node.hash, key);
-        pool_->share(block);
-        if (const auto above = nodes_.find(parent); above != nodes_.end()) {
-            if (above->second.children++ == 0) leaves_.erase({above->second.used, parent});
+        Node fresh{key, parent, root, hash_(parent, tokens), block, 0, 0, {tokens.begin(), tokens.end()}};
+        const auto at = nodes_.emplace(key, std::move(fresh)).first;
+        Undo undo(*this, at);
+        index_.emplace(at->second.hash, key);
+        leaves_.insert({0, key});
+        undo.dismiss();
+        pool_->keep(block);
+        if (root != nullptr) {
+            ++root->second.children;
+        } else if (Node& above = nodes_.at(parent); above.children++ == 0) {
+            leaves_.erase({above.used, parent});
         }
-        leaves_.insert({node.used, key});
-        return node;
+        return at->second;
+    }
+    /// Takes back what an exception kept from being added.
+    class Undo {
+     public:
+        Undo(PrefixCache& cache, typename Nodes::iterator node) noexcept : cache_(&cache), node_(node) {}
+        Undo(const Undo&) = delete;
+        Undo& operator=(const Undo&) = delete;
+        ~Undo() {
+            if (cache_ != nullptr) cache_->unlist(node_);
+        }
+        void dismiss() noexcept { cache_ = nullptr; }
+
+     private:
+        PrefixCache* cache_;
+        typename Nodes::iterator node_;
+    };
+    void unlist(typename Nodes::iterator node) {
+        const auto [begin, end] = index_.equal_range(node->second.hash);
+        const auto entry = std::find_if(begin, end, [&](const auto& one) { return one.second == node->first; });
+        if (entry != end) index_.erase(entry);
+        nodes_.erase(node);
     }
 
-    /// Returns its parent if that has become a leaf.
-    Leaves::iterator remove(Leaves::iterator leaf) {
-        const std::uint64_t key = leaf->second;
-        leaves_.erase(leaf);
-        const auto at = nodes_.find(key);
-        const Node& node = at->second;
-        const auto [begin, end] = index_.equal_range(node.hash);
-        index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == key; }));
-        pool_->release(node.block);
-        const std::uint64_t used = node.used;
-        const auto above = nodes_.find(node.parent);
-        nodes_.erase(at);
-        if (above == nodes_.end()) return leaves_.end();
-        Node& parent = above->second;
-        parent.used = (std::max)(parent.used, used);  // whoever uses a text uses its beginning
-        if (--parent.children > 0) return leaves_.end();
-        return leaves_.insert({parent.used, parent.key}).first;
+    /// Returns its parent if that has become a leaf. Allocates nothing.
+    Leaves::iterator remove(Leaves::iterator at) {
+        auto leaf = leaves_.extract(at);
+        const auto [used, key] = leaf.value();
+        const auto node = nodes_.find(key);
+        const std::uint64_t parent = node->second.parent;
+        Root* const root = node->second.root;
+        pool_->give_up(node->second.block);
+        unlist(node);
+        if (root != nullptr) {
+            if (--root->second.children == 0) roots_.erase(roots_.find(root->first));
+            return leaves_.end();
+        }
+        Node& above = nodes_.at(parent);
+        above.used = (std::max)(above.used, used);  // whoever uses a text uses its beginning
+        if (--above.children > 0) return leaves_.end();
+        leaf.value() = {above.used, parent};
+        return leaves_.insert(std::move(leaf)).position;
     }
 
     void touch(Node& node) {
         const std::uint64_t now = ++clock_;
         if (node.children == 0) {
-            leaves_.erase({node.used, node.key});
-            leaves_.insert({now, node.key});
+            auto leaf = leaves_.extract({node.used, node.key});
+            leaf.value().first = now;
+            leaves_.insert(std::move(leaf));
         }
         node.used = now;
     }
 
     std::shared_ptr<BlockPool<B>> pool_;
     Hash hash_;
-    std::unordered_map<std::uint64_t, Node> nodes_;
+    Nodes nodes_;
     std::unordered_multimap<std::uint64_t, std::uint64_t> index_;  // hash to key
-    std::unordered_map<std::string, std::uint64_t> roots_;         // cache_salt to key
+    Roots roots_;
     Leaves leaves_;
     std::uint64_t last_key_ = 0;
     std::uint64_t clock_ = 0;

@@ -228,7 +228,8 @@ class Context {
         state_->remember(parts);
         return {};
     }
-    /// Without a pass that was begun there is nothing to do: `finished`, and `finish` says so.
+    /// Without a pass that was begun there is nothing to do: `finished`, and `finish` says so. Limits of time are kept
+    /// as `RunLimits` says: each call computes something.
     [[nodiscard]] RunState advance(RunLimits limits = {}) {
         DECANT_ASSERT(state_ != nullptr);
         if (state_->begun.empty()) return RunState::finished;
@@ -244,6 +245,9 @@ class Context {
         state_->begun.clear();
         return logits(parts);
     }
+
+    /// `ContextOptions::sequences` times the blocks of the cache is at most this.
+    static constexpr std::uint64_t most_table_entries = std::uint64_t{1} << 28;
 
     /// Bytes reserved for activations and kernels' scratch; 0 before the first pass.
     [[nodiscard]] std::size_t workspace_bytes() const noexcept {
@@ -483,7 +487,7 @@ class Context {
                     detail::text("a context for ", options.rows, " tokens and ", options.logits, " rows of logits"),
                     "pass", "lower the ContextOptions"};
             }
-            if (std::uint64_t{options.sequences} * table_blocks > most) {
+            if (std::uint64_t{options.sequences} * table_blocks > most_table_entries) {
                 return Error{ErrorCode::out_of_memory,
                              detail::text(options.sequences, " tables of ", table_blocks, " blocks"), "pass",
                              "lower ContextOptions::sequences, or use larger blocks in the cache"};

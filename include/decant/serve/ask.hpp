@@ -46,7 +46,8 @@ struct EngineOptions {
     double bytes_per_second = 0.0;
     double operations_per_second = 0.0;
     bool prefix_cache = true;  ///< remember computed beginnings as long as there is room
-    /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes.
+    /// A level of priority goes before what arrived up to so many steps earlier; so everybody's turn comes. More than
+    /// 2^31 steps are taken as so many.
     std::uint64_t steps_per_priority = 64;
 };
 
@@ -114,13 +115,12 @@ struct Ask {
     int priority = 0;  ///< higher goes first
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     std::string cache_salt = {};  ///< prefixes are shared within it alone: an adapter, a user
-    /// Called from within `step`, after it; may ask and cancel.
+    /// Called from within `step`, after it; may ask and cancel, but not step.
     std::function<void(const Delta&)> listener = {};
 };
 
 /// What an engine has done since it was made, and what it holds.
 struct EngineCounts {
-    std::uint64_t steps = 0;
     std::uint64_t prompt_tokens = 0;  ///< computed, those that were computed again included
     std::uint64_t cached_tokens = 0;  ///< found in the cache of prefixes instead
     std::uint64_t answer_tokens = 0;

@@ -13,6 +13,7 @@
 #include <decant/core/config.hpp>
 #include <decant/core/executor.hpp>
 #include <decant/core/result.hpp>
+#include <decant/core/time.hpp>
 #include <decant/model/context.hpp>
 #include <decant/model/cost.hpp>
 #include <decant/model/model.hpp>
@@ -38,6 +39,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -51,19 +54,18 @@ class Engine {
     using Clock = std::chrono::steady_clock;
 
     /// An executor as for `Context`. `draft`: a smaller model of the same vocabulary, which drafts for the answers that
-    /// want it (`Ask::draft_tokens`). Errors: those of `KvCache`; `invalid_argument` for options of 0; `mismatch` for a
-    /// draft model of another vocabulary, `unsupported` where the layers of either model keep a state.
+    /// want it (`Ask::draft_tokens`). Errors: those of `KvCache`; `invalid_argument` for options of 0 and for more than
+    /// a step can have; `mismatch` for a draft model of another vocabulary, `unsupported` where the layers of either
+    /// model keep a state.
     template <class E>
     requires(std::constructible_from<AnyExecutor, E>)
         [[nodiscard]] static Result<Engine> create(Model<B> model, Tokenizer tokenizer, E&& executor,
                                                    EngineOptions options = {}, std::optional<Model<B>> draft = {}) {
-        if (options.sequences == 0 || options.rows == 0 || options.prompt_rows == 0) {
-            return Error{ErrorCode::invalid_argument, "an engine for no answers or no tokens", "Engine",
-                         "set the EngineOptions to at least 1"};
-        }
+        DECANT_CHECK(check_steps(options));
         const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.sequences};
         DECANT_TRY(auto pool, BlockPool<B>::create(model.backend(), cache.shape(model.spec().cache_layers()),
                                                    options.cache_tokens));
+        DECANT_CHECK(check_tables(options, pool.blocks(), "EngineOptions::cache_tokens"));
         const AnyExecutor threads(std::forward<E>(executor));
         std::optional<DraftModel<B>> drafts;
         if (draft) {
@@ -95,12 +97,15 @@ class Engine {
 
     /// One pass for everybody who has a turn, and the listeners' calls. Returns whether there is more to do. An error
     /// of the backend ends the call and leaves everything as it was. So does an exception (of a listener, an executor
-    /// or an allocation), except that answers whose next token it lost end as `failed`.
+    /// or an allocation), except that answers whose next token it lost end as `failed`. `invalid_argument` within a
+    /// listener: the step that called it is not over.
     [[nodiscard]] Result<bool> step() { return parts().advance({}); }
 
-    /// The same as far as `budget` allows: a step that is not finished in time goes on with the next call.
+    /// The same as far as `budget` allows: a step that is not finished in time goes on with the next call. Each call
+    /// brings it on by one tile of a pass, one answer's token or one listener's call at least, also where the budget is
+    /// 0 or less. Deadlines are looked at when a step begins.
     [[nodiscard]] Result<bool> step_for(Clock::duration budget) {
-        return parts().advance({.until = Clock::now() + budget});
+        return parts().advance({.until = detail::later(Clock::now(), budget)});
     }
 
     /// An answer as bytes, without its keys and values: what was asked, and all that `restore` needs to go on with the
@@ -185,7 +190,7 @@ class Engine {
               context(std::move(model), executor,
                       ContextOptions{.rows = (std::max)(options.rows, options.sequences),
                                      .sequences = options.sequences,
-                                     .logits = options.sequences + options.draft_rows}),
+                                     .logits = options.sequences + (std::min)(options.draft_rows, options.rows)}),
               blocks(context.model(), std::move(pool), options),
               drafter(std::move(drafts), options, metrics),
               batch(options.sequences),
@@ -202,10 +207,18 @@ class Engine {
         }
 
         Result<bool> advance(RunLimits limits) {
+            if (in_step) {
+                return Error{ErrorCode::invalid_argument, "a step within a step", "Engine",
+                             "let the listener return, and call step() after it"};
+            }
             const Clock::time_point start = Clock::now();
             const double before = metrics.seconds();
-            auto more = go_on(limits);
-            metrics.own_seconds += seconds_since(start) - (metrics.seconds() - before);
+            auto more = [&] {
+                const Within within(in_step);
+                return go_on(limits);
+            }();
+            const double all = std::chrono::duration<double>(Clock::now() - start).count();
+            metrics.own_seconds += all - (metrics.seconds() - before);
             if (metrics.steps != told.steps && batch.empty()) {
                 metrics.last_step = metrics - told;
                 metrics.last_counts = detail::added_tokens(told_counts, metrics.counts);
@@ -214,49 +227,45 @@ class Engine {
             }
             return more;
         }
-        static double seconds_since(Clock::time_point then) {
-            return std::chrono::duration<double>(Clock::now() - then).count();
-        }
+        /// Holds while a step is under way, whatever ends it.
+        class Within {
+         public:
+            explicit Within(bool& flag) noexcept : flag_(flag) { flag_ = true; }
+            Within(const Within&) = delete;
+            Within& operator=(const Within&) = delete;
+            ~Within() { flag_ = false; }
+
+         private:
+            bool& flag_;
+        };
 
         Result<bool> go_on(RunLimits limits) {
             if (!begun && !batch.is_computed()) {
-                forget_pass();  // of a step that an exception ended
+                batch.clear();  // of a step that an exception ended
                 if (!drafter.advance(jobs.running, limits)) return true;
                 scheduler.fill(batch);
                 if (!batch.empty()) {
                     std::size_t& most = metrics.counts.most_used_blocks;
                     most = (std::max)(most, blocks.used_blocks(jobs.running));
+                    before_pass = metrics.pass_seconds;
                     const detail::TimeInto timer(metrics.pass_seconds);
                     auto pass = context.begin(batch.parts());
                     if (!pass) {
-                        forget_pass();
+                        batch.clear();
                         return std::move(pass).error();
                     }
                 }
             }
             if (!batch.empty() && !batch.is_computed()) {
-                const detail::TimeInto timer(metrics.pass_seconds);
-                const Clock::time_point start = Clock::now();
-                begun = false;  // should it throw
-                const RunState reached = context.advance(limits);
-                pass_seconds += seconds_since(start);
-                begun = reached != RunState::finished;
-                if (begun) return true;
-                auto logits = context.finish(batch.parts());
-                if (!logits) {
-                    forget_pass();
-                    return std::move(logits).error();
-                }
-                ++metrics.counts.steps;
-                batch.count(cost, metrics);
-                drafter.pass(pass_seconds, batch.plain());
-                batch.computed(*logits);
+                DECANT_TRY(const bool done, compute(limits));
+                if (!done) return true;
+                drafter.pass(metrics.pass_seconds - before_pass, batch.plain());
             }
             while (!batch.all_taken()) {
                 writer.take_next(batch);
                 if (limits.reached()) return true;
             }
-            forget_pass();
+            batch.clear();
             scheduler.retire();
             while (!outbox.empty()) {
                 deliver_next();
@@ -264,13 +273,24 @@ class Engine {
             }
             return !idle();
         }
+        /// Goes on with the pass. Returns whether it is done.
+        Result<bool> compute(RunLimits limits) {
+            const detail::TimeInto timer(metrics.pass_seconds);
+            begun = false;  // should it throw
+            begun = context.advance(limits) != RunState::finished;
+            if (begun) return false;
+            auto logits = context.finish(batch.parts());
+            if (!logits) {
+                batch.clear();
+                return std::move(logits).error();
+            }
+            batch.count(cost, metrics);
+            batch.computed(*logits);
+            return true;
+        }
         void deliver_next() {
             const detail::TimeInto timer(metrics.listener_seconds);
             outbox.deliver_next();
-        }
-        void forget_pass() noexcept {
-            batch.clear();
-            pass_seconds = 0.0;
         }
 
         /// One that no step is working on.
@@ -289,10 +309,11 @@ class Engine {
         }
 
         /// Among those that run, if it brings its cache and there is a place. Blocks of those that wait would be
-        /// missing to the others, so they are remembered instead, where they can be taken from.
+        /// missing to the others, so they are remembered instead, where they can be taken from, and room for more of
+        /// them is given up.
         void take_up(std::unique_ptr<Job> job) {
-            if (job->request && job->request->computed() > 0) {
-                if (jobs.has_place(*job, options.sequences)) {
+            if (job->request) {
+                if (job->request->computed() > 0 && jobs.has_place(*job, options.sequences)) {
                     job->started = Clock::now();
                     return Queues::place(std::move(job), jobs.running);
                 }
@@ -314,9 +335,10 @@ class Engine {
         detail::Intake<B> intake;
         detail::Scheduler<B> scheduler;
         detail::AnswerWriter<B> writer;
-        bool begun = false;         // a pass that is not finished
-        double pass_seconds = 0.0;  // that it took
-        StepMetrics told;           // before the step under way
+        bool in_step = false;
+        bool begun = false;        // a pass that is not finished
+        double before_pass = 0.0;  // seconds in passes, those of this one aside
+        StepMetrics told;          // before the step under way
         EngineCounts told_counts;
         std::uint64_t last_id = 0;
     };
@@ -332,6 +354,32 @@ class Engine {
         return *parts_;
     }
 
+    /// Whether the host asks for steps, and for none so large that what only counts them does not fit in memory.
+    static Result<void> check_steps(const EngineOptions& options) {
+        const auto invalid = [](std::string what, std::string hint) {
+            return Error{ErrorCode::invalid_argument, std::move(what), "Engine", std::move(hint)};
+        };
+        if (options.sequences == 0 || options.rows == 0 || options.prompt_rows == 0) {
+            return invalid("an engine for no answers or no tokens",
+                           "set EngineOptions::sequences, rows and prompt_rows to at least 1");
+        }
+        for (const auto& [value, what, option] : {std::tuple{options.rows, " tokens in one step", "rows"},
+                                                  std::tuple{options.sequences, " answers at once", "sequences"}}) {
+            if (value > most_rows)
+                return invalid(detail::text(value, what),
+                               detail::text("set EngineOptions::", option, " to at most ", most_rows));
+        }
+        return {};
+    }
+    /// The tables of all answers are part of each pass.
+    static Result<void> check_tables(const EngineOptions& options, std::size_t blocks, const char* tokens) {
+        if (options.sequences <= Context<B>::most_table_entries / blocks) return {};
+        return Error{ErrorCode::invalid_argument,
+                     detail::text(options.sequences, " answers at once from a cache of ", blocks, " blocks"), "Engine",
+                     detail::text("lower EngineOptions::sequences to ", Context<B>::most_table_entries / blocks,
+                                  ", raise EngineOptions::block_tokens, or lower ", tokens)};
+    }
+
     static Result<DraftModel<B>> draft_model(const Model<B>& model, Model<B> draft, const AnyExecutor& executor,
                                              const EngineOptions& options) {
         if (draft.spec().vocabulary != model.spec().vocabulary) {
@@ -345,9 +393,14 @@ class Engine {
             return Error{ErrorCode::unsupported, "a draft for a model whose layers keep a state", "Engine",
                          "leave the draft model away"};
         }
-        return DraftModel<B>::create(std::move(draft), executor, cache,
-                                     (std::max)(options.prompt_rows, options.sequences));
+        const std::uint32_t rows = (std::max)((std::min)(options.prompt_rows, options.rows), options.sequences);
+        DECANT_TRY(auto made, DraftModel<B>::create(std::move(draft), executor, cache, rows));
+        DECANT_CHECK(check_tables(options, made.blocks(), "EngineOptions::draft_cache_tokens"));
+        return made;
     }
+
+    /// Tokens and answers of a step.
+    static constexpr std::uint32_t most_rows = std::uint32_t{1} << 20;
 
     std::unique_ptr<Parts> parts_;
 };

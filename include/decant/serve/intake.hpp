@@ -118,10 +118,11 @@ class Intake {
         return job;
     }
     [[nodiscard]] std::uint64_t rank(int priority) const noexcept {
-        // Far from 0, so that priorities do not wrap.
-        const std::uint64_t now = (std::uint64_t{1} << 62) + metrics_.counts.steps;
-        const auto shift = static_cast<std::uint64_t>(priority < 0 ? -static_cast<std::int64_t>(priority) : priority) *
-                           options_.steps_per_priority;
+        // Far from 0, and a level worth so little that no priority wraps: at most 2^31 of them.
+        const std::uint64_t now = (std::uint64_t{1} << 62) + metrics_.steps;
+        const std::uint64_t level = (std::min)(options_.steps_per_priority, std::uint64_t{1} << 31);
+        const auto shift =
+            static_cast<std::uint64_t>(priority < 0 ? -static_cast<std::int64_t>(priority) : priority) * level;
         return priority < 0 ? now + shift : now - shift;
     }
 

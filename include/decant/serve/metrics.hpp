@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -121,7 +122,10 @@ struct EngineLimits {
         return share(of.operations, of.pass_seconds * operations_per_second);
     }
 
-    [[nodiscard]] static double share(double part, double whole) noexcept { return whole > 0.0 ? part / whole : 0.0; }
+    /// Also 0 where the whole is so much less than the part that it cannot be meant.
+    [[nodiscard]] static double share(double part, double whole) noexcept {
+        return whole > 0.0 && whole >= part * 1e-15 ? part / whole : 0.0;
+    }
 };
 
 /// All steps since the engine was made. Times of answers are told when they happen, so that the last ones are in.
@@ -214,7 +218,6 @@ class TimeInto {
 /// What was added to the numbers of tokens.
 [[nodiscard]] inline EngineCounts added_tokens(const EngineCounts& before, const EngineCounts& now) {
     EngineCounts added;
-    added.steps = now.steps - before.steps;
     added.prompt_tokens = now.prompt_tokens - before.prompt_tokens;
     added.cached_tokens = now.cached_tokens - before.cached_tokens;
     added.answer_tokens = now.answer_tokens - before.answer_tokens;
@@ -224,11 +227,17 @@ class TimeInto {
     return added;
 }
 
+/// As JSON knows numbers: what is none (of metrics that a host made up) is 0.
+[[nodiscard]] inline std::string number_text(double value) {
+    constexpr double most = (std::numeric_limits<double>::max)();
+    return text(value >= -most && value <= most ? value : 0.0);
+}
+
 /// Calls `counter(name, text)`, `gauge(name, text)` and `times(name, latencies)` for all of them.
 template <class Counter, class Gauge, class Times>
 void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times times) {
     const EngineCounts& c = m.counts;
-    counter("steps", text(c.steps));
+    counter("steps", text(m.steps));
     counter("prompt_tokens", text(c.prompt_tokens));
     counter("cached_tokens", text(c.cached_tokens));
     counter("answer_tokens", text(c.answer_tokens));
@@ -240,13 +249,13 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     counter("full", text(c.full));
     counter("pass_rows", text(m.rows));
     counter("pass_sequences", text(m.sequences));
-    counter("pass_bytes", text(m.bytes));
-    counter("pass_operations", text(m.operations));
-    counter("pass_seconds", text(m.pass_seconds));
-    counter("draft_seconds", text(m.draft_seconds));
-    counter("sample_seconds", text(m.sample_seconds));
-    counter("listener_seconds", text(m.listener_seconds));
-    counter("own_seconds", text(m.own_seconds));
+    counter("pass_bytes", number_text(m.bytes));
+    counter("pass_operations", number_text(m.operations));
+    counter("pass_seconds", number_text(m.pass_seconds));
+    counter("draft_seconds", number_text(m.draft_seconds));
+    counter("sample_seconds", number_text(m.sample_seconds));
+    counter("listener_seconds", number_text(m.listener_seconds));
+    counter("own_seconds", number_text(m.own_seconds));
     gauge("waiting", text(c.waiting));
     gauge("running", text(c.running));
     gauge("free_blocks", text(c.free_blocks));
@@ -256,9 +265,9 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     gauge("blocks", text(c.blocks));
     gauge("free_draft_blocks", text(c.free_draft_blocks));
     gauge("draft_blocks", text(c.draft_blocks));
-    gauge("tokens_per_second", text(m.tokens_per_second()));
+    gauge("tokens_per_second", number_text(m.tokens_per_second()));
     const auto shares = [&](std::string_view of, const StepMetrics& steps, const EngineCounts& counts) {
-        const auto share = [&](std::string_view name, double value) { gauge(text(of, name), text(value)); };
+        const auto share = [&](std::string_view name, double value) { gauge(text(of, name), number_text(value)); };
         share("row_share", m.limits.row_share(steps));
         share("sequence_share", m.limits.sequence_share(steps));
         share("bandwidth_share", m.limits.bandwidth_share(steps));
@@ -270,9 +279,9 @@ void each_metric(const EngineMetrics& m, Counter counter, Gauge gauge, Times tim
     shares("", m, c);
     gauge("last_step_rows", text(m.last_step.rows));
     gauge("last_step_sequences", text(m.last_step.sequences));
-    gauge("last_step_bytes", text(m.last_step.bytes));
-    gauge("last_step_operations", text(m.last_step.operations));
-    gauge("last_step_seconds", text(m.last_step.seconds()));
+    gauge("last_step_bytes", number_text(m.last_step.bytes));
+    gauge("last_step_operations", number_text(m.last_step.operations));
+    gauge("last_step_seconds", number_text(m.last_step.seconds()));
     shares("last_step_", m.last_step, m.last_counts);
     times("queue_seconds", m.queue);
     times("first_token_seconds", m.first_token);

@@ -6,6 +6,7 @@
 
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
+#include <decant/core/time.hpp>
 #include <decant/core/token.hpp>
 #include <decant/files/reader.hpp>
 #include <decant/files/sealed.hpp>
@@ -14,7 +15,6 @@
 #include <decant/sample/saved.hpp>
 #include <decant/serve/ask.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +58,6 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     put_string(out, ask.cache_salt);
 }
 [[nodiscard]] inline Result<Ask> read_ask(ByteReader& in) {
-    using Clock = std::chrono::steady_clock;
     Ask ask;
     DECANT_TRY(ask.prompt, read_tokens(in, "the number of tokens of the prompt"));
     DECANT_TRY(ask.sampler, read_sampler(in));
@@ -78,11 +77,7 @@ inline void put_ask(std::vector<std::byte>& out, const Ask& ask) {
     DECANT_TRY(ask.priority, in.number<std::int32_t>("the priority"));
     DECANT_TRY(const auto left, in.number<std::int64_t>("the time that is left"));
     if (flags > 3 || left < 0) return Error{ErrorCode::bad_format, "its options are none", {}, "save it again"};
-    if ((flags & 2) != 0) {
-        const Clock::time_point now = Clock::now();
-        const auto room = std::chrono::duration_cast<std::chrono::microseconds>((Clock::time_point::max)() - now);
-        ask.deadline = now + (std::min)(std::chrono::microseconds(left), room);
-    }
+    if ((flags & 2) != 0) ask.deadline = later(std::chrono::steady_clock::now(), std::chrono::microseconds(left));
     DECANT_TRY(const std::string_view salt, in.string("the salt of the cache"));
     ask.cache_salt = salt;
     return ask;

@@ -31,7 +31,8 @@
 namespace decant::inline DECANT_ABI {
 
 /// Limits of one call to `Pass::run`: it returns between two tiles once `stop` is requested, `tiles` are done or
-/// `until` has passed, and between two steps once `progress` (steps of this pass) says so.
+/// `until` has passed, and between two steps once `progress` (steps of this pass) says so. However early `until` is, a
+/// call computes at least one tile, so that who calls often enough comes to the end.
 struct RunLimits {
     using Clock = std::chrono::steady_clock;
 
@@ -41,9 +42,9 @@ struct RunLimits {
     Clock::time_point until = (Clock::time_point::max)();
 
     /// Between two tiles.
-    [[nodiscard]] bool reached() const noexcept {
-        return (stop != nullptr && stop->requested()) || (until != (Clock::time_point::max)() && Clock::now() >= until);
-    }
+    [[nodiscard]] bool reached() const noexcept { return stopped() || late(); }
+    [[nodiscard]] bool stopped() const noexcept { return stop != nullptr && stop->requested(); }
+    [[nodiscard]] bool late() const noexcept { return until != (Clock::time_point::max)() && Clock::now() >= until; }
 };
 
 enum class RunState : std::uint8_t {
@@ -182,6 +183,7 @@ class Pass {
     /// Works through the steps from where the last call stopped.
     RunState run(const AnyExecutor& executor, RunLimits limits = {}) {
         limits_ = limits;
+        fresh_ = true;
         const std::vector<Step>& steps = recordings_[current_];
         while (step_ < steps.size()) {
             const std::uint64_t first = next_.load(std::memory_order_relaxed);
@@ -200,6 +202,7 @@ class Pass {
             // Participants claim a tile before they finish it, and one that finds none left claims beyond the end.
             const std::uint64_t done = (std::min)(next_.load(std::memory_order_relaxed), end_);
             limits_.tiles -= done - first;
+            fresh_ = fresh_ && done == first;
             if (done < tiles) {
                 next_.store(done, std::memory_order_relaxed);
                 return RunState::stopped;
@@ -304,19 +307,20 @@ class Pass {
                 [&](const auto& op) {
                     std::uint32_t most = 1;
                     if constexpr (requires { op.tiles_at_once(frame_); }) most = op.tiles_at_once(frame_);
-                    work(most, [&](std::uint32_t tile) { kernels_.run(op, frame_, tile, scratch); });
+                    work(who, most, [&](std::uint32_t tile) { kernels_.run(op, frame_, tile, scratch); });
                 },
                 steps[step_]);
             return;
         }
-        work(rows_at_once, [&](std::uint32_t row) {
+        work(who, rows_at_once, [&](std::uint32_t row) {
             for (std::size_t s = step_; s < last_step_; ++s)
                 std::visit([&](const auto& op) { kernels_.run(op, frame_, row, scratch); }, steps[s]);
         });
     }
     template <class Run>
-    void work(std::uint64_t most, Run run) {
-        while (!limits_.reached()) {
+    void work(std::size_t who, std::uint64_t most, Run run) {
+        // One of them does not ask for the time before its first tiles: if there are none left, others did them.
+        for (bool owed = fresh_ && who == 0; owed ? !limits_.stopped() : !limits_.reached(); owed = false) {
             const auto [begin, end] = claim(most);
             if (begin >= end_) return;
             for (std::uint64_t tile = begin; tile < end; ++tile) run(static_cast<std::uint32_t>(tile));
@@ -340,6 +344,7 @@ class Pass {
     std::size_t last_step_ = 0;  // where the steps end that a tile goes through
     std::uint64_t share_ = 1;    // a claim takes one of so many parts of what is left
     RunLimits limits_;
+    bool fresh_ = false;  // this call has computed nothing yet
 };
 
 }  // namespace host
