@@ -336,7 +336,8 @@ class Kernels {
         ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
     }
 
-    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16`.
+    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16` and
+    /// `amx`.
     explicit Kernels(Isa isa) noexcept : isa_(isa) { DECANT_ASSERT(supported(isa) && ((Sets::isa == isa) || ...)); }
 
     [[nodiscard]] Isa isa() const noexcept { return isa_; }

@@ -38,9 +38,11 @@
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for; of those that a machine runs, the last is taken unless another is
-/// asked for. So `avx512_bf16` never is by itself: it rounds activations to BF16 where weights are BF16. It pays on
-/// AMD's processors (Zen 4 on), which take as long for a pair of such products as for one of floats.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_bf16, avx512_vnni, amx, neon, neon_dotprod };
+/// asked for (`Simd{SimdKernels{Isa::amx}}`). So two never are by themselves. `avx512_bf16` rounds activations to BF16
+/// where weights are BF16, which pays on AMD's processors (Zen 4 on): they take as long for a pair of such products as
+/// for one of floats. `amx` multiplies block formats as BF16 by tiles: it reads prompts much faster than AVX-512 and
+/// decodes one sequence more slowly (docs/performance.md).
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, amx, avx512_bf16, avx512_vnni, neon, neon_dotprod };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -110,12 +112,11 @@ inline constexpr unsigned tile_data = 18;
 }  // namespace detail
 #endif
 
-/// Asks the system to let this process use AMX. A `Simd` that is made afterwards multiplies by it, with the same
-/// results; without this call none does, and the library never makes it. Measure before you ask: where every 32 columns
-/// have a scale, AMX is about as fast as AVX-512 VNNI (docs/performance.md). It concerns the host because it holds for
-/// the whole process and for good: a thread that has used AMX has 8 KB more of state, also on its stack during a
-/// signal, and Linux (5.16 or newer) refuses while an alternate signal stack is too small for that. Fails with
-/// `unsupported` where processor or system have no AMX. Any thread, any number of times.
+/// Asks the system to let this process use AMX: `Isa::amx` is supported from then on. Without this call it is not, and
+/// the library never makes it. It concerns the host because it holds for the whole process and for good: a thread that
+/// has used AMX has 8 KB more of state, also on its stack during a signal, and Linux (5.16 or newer) refuses while an
+/// alternate signal stack is too small for that. Fails with `unsupported` where processor or system have no AMX. Any
+/// thread, any number of times.
 inline Result<void> allow_amx() {
 #if DECANT_AMX
     if (!detail::has_amx() || !detail::has_avx512_vnni())
