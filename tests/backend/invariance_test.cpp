@@ -345,6 +345,11 @@ TEMPLATE_TEST_CASE("invariance: batch mates, threads, executors, interruptions a
         }
         CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ReversedExecutor{}))) == 0);
         CHECK(wrong_answers(random, runner, texts, finish(AnyExecutor(decant_test::ShuffledExecutor{}))) == 0);
+        // With a limit of time tiles are cut smaller.
+        CHECK(wrong_answers(random, runner, texts, [&](auto& pass) {
+                  const auto until = std::chrono::steady_clock::now() + std::chrono::hours(1);
+                  REQUIRE(pass.run(AnyExecutor{}, {.until = until, .tile_work = 1}) == RunState::finished);
+              }) == 0);
 
         decant::ThreadPool pool(3, 3);
         const AnyExecutor executor(pool);

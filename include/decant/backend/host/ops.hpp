@@ -97,6 +97,8 @@ struct Frame {
     PassShape shape;
     PassInputs inputs;
     Cache cache;
+    std::uint64_t most_work = 0;  ///< multiply-adds that a tile should not exceed by much; 0: no limit
+    std::uint32_t longest = 0;    ///< positions that the last row of a sequence sees, where there is a limit
 
     [[nodiscard]] std::uint32_t rows(RowSet set) const noexcept {
         return set == RowSet::tokens ? inputs.rows : inputs.wanted_rows;
@@ -239,7 +241,12 @@ struct Linear {
         constexpr std::uint32_t cached_bytes = 3u << 19, least = 96, most = 258;
         const bool quantized = traits(targets[0].weight->dtype).block_elements > 1;
         const std::uint32_t row_bytes = quantized ? x.columns + x.columns / 2 : 4 * x.columns;
-        const std::uint32_t rows = std::clamp(cached_bytes / row_bytes, least, most);
+        std::uint32_t rows = std::clamp(cached_bytes / row_bytes, least, most);
+        if (f.most_work > 0) {
+            const std::uint64_t each = std::uint64_t{linear_tile} * targets[0].weight->columns * (gated ? 2 : 1);
+            rows = static_cast<std::uint32_t>(
+                std::clamp(f.most_work / each, std::uint64_t{linear_tile}, std::uint64_t{rows}));
+        }
         return (f.rows(x.rows) + rows - 1) / rows;
     }
     [[nodiscard]] std::uint32_t groups(const LinearTarget& target) const { return x.columns / target.weight->columns; }
@@ -331,7 +338,11 @@ struct Attend {
     /// Rows that share the work of reading keys: more where few heads do; one where each is of another sequence.
     [[nodiscard]] std::uint32_t rows_each(const Frame& f) const {
         if (f.rows(q.rows) == f.sequences()) return 1;
-        return std::clamp(512 / (spec.heads / spec.kv_heads), 8u, 128u);
+        const std::uint32_t heads = spec.heads / spec.kv_heads, rows = std::clamp(512 / heads, 8u, 128u);
+        if (f.most_work == 0) return rows;
+        const std::uint64_t seen = spec.window == 0 ? f.longest : (std::min)(f.longest, spec.window);
+        const std::uint64_t each = heads * (std::max)(seen, std::uint64_t{1}) * (spec.head_dim + spec.value_dim());
+        return static_cast<std::uint32_t>(std::clamp(f.most_work / each, std::uint64_t{4}, std::uint64_t{rows}));
     }
     /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
     [[nodiscard]] std::uint32_t pieces(const Frame& f) const {

@@ -40,11 +40,15 @@ struct RunLimits {
     std::uint64_t tiles = (std::numeric_limits<std::uint64_t>::max)();
     ProgressRef progress = {};
     Clock::time_point until = (Clock::time_point::max)();
+    /// Multiply-adds that a tile should not exceed, of a pass that begins with `until`: a call ends when the tiles
+    /// under way do, and these take less than a tenth of a millisecond.
+    std::uint64_t tile_work = 4'000'000;
 
     /// Between two tiles.
     [[nodiscard]] bool reached() const noexcept { return stopped() || late(); }
     [[nodiscard]] bool stopped() const noexcept { return stop != nullptr && stop->requested(); }
-    [[nodiscard]] bool late() const noexcept { return until != (Clock::time_point::max)() && Clock::now() >= until; }
+    [[nodiscard]] bool timed() const noexcept { return until != (Clock::time_point::max)(); }
+    [[nodiscard]] bool late() const noexcept { return timed() && Clock::now() >= until; }
 };
 
 enum class RunState : std::uint8_t {
@@ -182,6 +186,7 @@ class Pass {
 
     /// Works through the steps from where the last call stopped.
     RunState run(const AnyExecutor& executor, RunLimits limits = {}) {
+        if (step_ == 0 && next_.load(std::memory_order_relaxed) == 0) cut(limits);
         limits_ = limits;
         fresh_ = true;
         const std::vector<Step>& steps = recordings_[current_];
@@ -296,6 +301,16 @@ class Pass {
             if (next_.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed))
                 return {begin, begin + count};
         }
+    }
+
+    /// A pass that begins with a limit of time has small tiles to the end, for a call ends when its tiles under way do.
+    /// Results do not depend on it.
+    void cut(const RunLimits& limits) {
+        frame_.most_work = limits.timed() ? (std::max)(limits.tile_work, std::uint64_t{1}) : 0;
+        frame_.longest = 0;
+        if (!limits.timed()) return;
+        for (const std::int32_t position : frame_.inputs.positions.first(frame_.inputs.rows))
+            frame_.longest = (std::max)(frame_.longest, static_cast<std::uint32_t>((std::max)(position, 0)) + 1);
     }
 
     void participate(std::size_t who) {
