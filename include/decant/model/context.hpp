@@ -248,7 +248,7 @@ class Context {
         return logits(parts);
     }
 
-    /// `ContextOptions::sequences` times the blocks of the cache is at most this.
+    /// `ContextOptions::sequences` times the blocks in the tables of the longest sequence is at most this.
     static constexpr std::uint64_t most_table_entries = std::uint64_t{1} << 28;
 
     /// Bytes reserved for activations and kernels' scratch; 0 before the first pass.
