@@ -415,6 +415,27 @@ TEST_CASE("windows: a known beginning is gone on with where its window is kept",
     CHECK(scene.pool->free_blocks() == scene.pool->blocks());
 }
 
+TEST_CASE("windows: what a text has passed goes before the end of an older one", "[cache][windows]") {
+    Random random{27};
+    Scene<Simd> scene(4000);
+    PrefixCache<Simd> known(scene.pool);
+    const Tokens old = random_tokens(random, 81), text = random_tokens(random, 201);
+    for (const Tokens* const each : {&old, &text}) {
+        Sequence<Simd> sequence = scene.sequence();
+        PrefixCache<Simd>::Mark mark;
+        while (sequence.size() < each->size()) {
+            scene.grow(sequence, std::span(*each).subspan(sequence.size(), 1));
+            known.publish(sequence, {}, mark);
+        }
+    }
+    // Of 20 and 50 blocks, all but those of the last windows.
+    const std::size_t windows = scene.pool->groups() - 1, last = window / 4;
+    std::size_t gone = 0;
+    while (gone < (20 + 50 - 2 * last - 2) * windows) gone += known.evict(1);
+    CHECK(known.match(old).size() == 80);
+    CHECK(known.match(text).size() == 200);
+}
+
 TEST_CASE("windows: known beginnings at random, in a cache that is too small", "[cache][windows]") {
     Random random{26};
     Scene<Simd> scene(260);
