@@ -6,6 +6,7 @@
 #include <decant/backend/simd/simd.hpp>
 #include <decant/cache/frames.hpp>
 #include <decant/cache/prefix_cache.hpp>
+#include <decant/core/hash.hpp>
 #include <decant/model/plan.hpp>
 
 #include "model/support.hpp"
@@ -14,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <span>
@@ -367,6 +369,37 @@ TEST_CASE("windows: frames hold the rows that there are", "[cache][windows]") {
         CHECK_FALSE(import_frame(scene.model, none, std::span(late).first(cut)));
     }
     CHECK(elsewhere.pool->free_blocks() == elsewhere.pool->blocks());
+}
+
+TEST_CASE("windows: a frame that lacks other rows than it says is refused", "[cache][windows]") {
+    Random random{28};
+    Scene<Simd> scene(1000), elsewhere(1000, 7);
+    Sequence<Simd> sequence = scene.sequence();
+    constexpr std::size_t count = 150;
+    for (const Token token : random_tokens(random, count)) scene.grow(sequence, {&token, 1});
+    const auto frame = taken(export_frame(scene.model, sequence));
+    const std::size_t numbers = 48 + 4 * count, layers = scene.pool->shape().layers.size();
+    for (int round = 0; round < 300; ++round) {
+        auto changed = frame;
+        const std::size_t at = numbers + 8 * random.below(layers);
+        std::uint64_t value = 0;
+        std::memcpy(&value, changed.data() + at, sizeof value);
+        value = random.below(2) == 0 ? random.next() >> random.below(64) : value + 1 - 2 * random.below(2);
+        if (std::memcmp(&value, changed.data() + at, sizeof value) == 0) continue;
+        std::memcpy(changed.data() + at, &value, sizeof value);
+        decant::Hash64 hash;
+        hash.add(std::span<const std::byte>(changed).first(changed.size() - 8));
+        value = hash.value();
+        std::memcpy(changed.data() + changed.size() - 8, &value, sizeof value);
+        Sequence<Simd> none = elsewhere.sequence();
+        const auto done = import_frame(scene.model, none, changed);
+        REQUIRE_FALSE(done);
+        CHECK((done.error().code == ErrorCode::bad_format || done.error().code == ErrorCode::mismatch));
+        CHECK(none.size() == 0);
+        CHECK(elsewhere.pool->free_blocks() == elsewhere.pool->blocks());
+    }
+    Sequence<Simd> whole = elsewhere.sequence();
+    CHECK(import_frame(scene.model, whole, frame));
 }
 
 TEST_CASE("windows: a known beginning is gone on with where its window is kept", "[cache][windows]") {
