@@ -139,6 +139,7 @@ class Pass {
             out.put(shape.block_tokens);
             out.put(shape.dtype);
             out.put(shape.states);
+            out.list(std::span<const std::uint32_t>(shape.groups));
         });
         state_ = State::uploaded;
     }

@@ -280,12 +280,15 @@ class Device {
         inputs.tokens = take(r.tokens, r.shape.rows, inputs.rows);
         inputs.positions = take(r.positions, r.shape.rows, inputs.rows);
         inputs.sequences = take(r.sequences, r.shape.rows, inputs.rows);
-        inputs.cache_slots = take(r.cache_slots, r.shape.rows, inputs.rows);
-        const std::size_t tables = std::size_t{r.shape.sequences} * r.shape.table;
+        const std::size_t slots = std::size_t{r.shape.groups} * r.shape.rows;
+        inputs.cache_slots = take(r.cache_slots, slots, slots);
+        for (std::size_t row = 0; right && row < slots; ++row)
+            right = row % r.shape.rows < inputs.rows || inputs.cache_slots[row] == -1;
+        const std::size_t tables = std::size_t{r.shape.groups} * r.shape.sequences * r.shape.table;
         inputs.tables = take(r.tables, tables, tables);
         inputs.wanted = take(r.wanted, r.shape.wanted, inputs.wanted_rows);
         inputs.sources = r.sources = in.list<std::int32_t>();
-        right = right && (r.sources.empty() || r.sources.size() == r.shape.rows);
+        right = right && (r.sources.empty() || r.sources.size() == slots);
         inputs.states_from = r.states_from = in.list<std::int32_t>();
         inputs.states_to = r.states_to = in.list<std::int32_t>();
         for (const auto* states : {&r.states_from, &r.states_to})
@@ -306,6 +309,7 @@ class Device {
         r.cache_shape.block_tokens = in.get<std::uint32_t>();
         r.cache_shape.dtype = in.get<decant::DType>();
         r.cache_shape.states = in.get<std::uint32_t>();
+        r.cache_shape.groups = in.list<std::uint32_t>();
         if (!in.ok() || cache == buffers_.end()) return false;
         if (!right) return queue("inputs that are not as long as the shape says, or not padded by -1");
         r.cache = cache->second;

@@ -245,10 +245,12 @@ TEST_CASE("frames of something else are refused by name", "[cache][frames]") {
                                         "DCKV and more than sixty bytes of something that is no cache at all"}) {
         refused(receiver, std::as_bytes(std::span(text)), ErrorCode::bad_format);
     }
-    Bytes newer = frames[1];
-    newer[4] = std::byte{2};
-    sign(newer);
-    refused(receiver, newer, ErrorCode::unsupported, "version 2");
+    for (const int version : {1, 3}) {
+        Bytes newer = frames[1];
+        newer[4] = static_cast<std::byte>(version);
+        sign(newer);
+        refused(receiver, newer, ErrorCode::unsupported, "version " + std::to_string(version));
+    }
     Bytes strange = frames[1];  // a token that the vocabulary lacks
     strange[48 + 3] = std::byte{1};
     sign(strange);

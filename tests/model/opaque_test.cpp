@@ -290,6 +290,25 @@ TEST_CASE("opaque: a device that dies fails the call and leaves the sequence", "
     }
 }
 
+TEST_CASE("opaque: groups of layers with block tables of their own", "[model][opaque]") {
+    const auto weights = decant_test::tiny("gemma3_std");  // a window of 16
+    const Tokens tokens = random_tokens(120, 8, 160);
+    const auto run = [&](const auto& model, bool forget) {
+        Context context(model, {.rows = 50});
+        const KvCache cache(context, {.tokens = 160, .block_tokens = 4, .forget_unseen = forget});
+        auto sequence = taken(cache.sequence());
+        std::vector<Floats> rows{decant_test::row(taken(context.prefill(sequence, tokens)))};
+        rows.push_back(decant_test::row(taken(context.decode(sequence, Token{5}))));
+        REQUIRE(context.erase(sequence, 4, 30));
+        rows.push_back(decant_test::row(taken(context.decode(sequence, Token{9}))));
+        CHECK((!sequence.table(1).empty() && sequence.table(1)[0] < 0) == forget);
+        return rows;
+    };
+    const auto expected = run(decant_test::bind<decant::Eigen>(weights), false);
+    const auto found = run(decant_test::bind<Opaque>(weights), true);
+    for (std::size_t r = 0; r < expected.size(); ++r) CHECK(decant_test::same_bits(found[r], expected[r]));
+}
+
 TEST_CASE("opaque: two contexts on one device from two threads", "[model][opaque]") {
     const auto weights = decant_test::tiny("llama3");
     const Tokens tokens = random_tokens(20, 6, 160);

@@ -82,29 +82,68 @@ TEST_CASE("engine: the same where blocks that were given away wait in the host's
     }
 }
 
-TEST_CASE("engine: a beginning that was computed is not computed again", "[serve][engine]") {
-    const Scene scene("llama3");
-    Engine engine = scene.engine({.cache_tokens = 1024, .block_tokens = 8});
-    Tokens context = decant_test::random_tokens(30, 9, 160);
-    std::uint64_t before = 0;
-    for (int turn = 0; turn < 20; ++turn) {
+// A window of 16 tokens, and 32 that are kept before it: long answers give most of their blocks back.
+TEST_CASE("engine: the same where windows pass what lies before them", "[serve][engine]") {
+    EngineOptions options{.cache_tokens = 144, .block_tokens = 4, .rows = 24, .prompt_rows = 7, .draft_rows = 8};
+    for (const bool remember : {true, false}) {
+        options.prefix_cache = remember;
+        const decant::EngineCounts counts = run_randomly("gemma3_std", options, 10, 60);
+        CHECK(counts.preemptions > 0);
+        CHECK(counts.accepted_tokens > 0);
+        CHECK((counts.cached_tokens > 0) == remember);
+    }
+    const Scene scene("gemma3_std");
+    options = {.cache_tokens = 240, .block_tokens = 4, .sequences = 3, .rows = 40};
+    for (const bool remember : {true, false}) {
+        options.prefix_cache = remember;
+        Engine engine = scene.engine(options);
         Listener listener;
-        Ask ask;
-        ask.prompt = context;
-        ask.max_tokens = 4;
-        ask.ignore_end = true;
-        ask.listener = [&](const Delta& delta) { listener(delta); };
-        const AskId id = taken(engine.ask(ask));
+        std::map<AskId, Ask> asked;
+        for (std::uint64_t n = 0; n < 2; ++n) {
+            Ask ask;
+            ask.prompt = decant_test::random_tokens(100 + 150 * n, 30 + n, 160);
+            ask.sampler = Sampler({.temperature = 1.0f, .seed = n});
+            ask.max_tokens = 150;
+            ask.ignore_end = true;
+            ask.draft_tokens = 4;
+            ask.listener = [&](const Delta& delta) { listener(delta); };
+            asked.emplace(taken(engine.ask(ask)), ask);
+        }
         drain(engine);
-        const std::uint64_t computed = engine.counts().prompt_tokens - before;
-        before = engine.counts().prompt_tokens;
-        // The new tokens, the last one of the answer before, and what is beyond whole blocks.
-        CHECK(computed <= (turn == 0 ? 30 : 5 + 1 + 8));
-        const Tokens& answer = listener.answers[{id, 0}].tokens;
-        CHECK(answer.size() == 4);
-        context.insert(context.end(), answer.begin(), answer.end());
-        const Tokens next = decant_test::random_tokens(5, 100 + static_cast<std::uint64_t>(turn), 160);
-        context.insert(context.end(), next.begin(), next.end());
+        for (const auto& [id, ask] : asked) CHECK(listener.answers[{id, 0}].tokens == alone(scene, ask, 0).tokens);
+        const decant::EngineCounts counts = engine.counts();
+        CHECK(counts.preemptions == 0);  // 250 and 400 tokens, where there is room for 240 in all layers
+        CHECK(counts.free_blocks + counts.remembered_blocks == counts.blocks);
+        if (!remember) CHECK(counts.free_blocks == counts.blocks);
+        CHECK(counts.most_used_blocks < counts.blocks);
+    }
+}
+
+TEST_CASE("engine: a beginning that was computed is not computed again", "[serve][engine]") {
+    for (const char* const model : {"llama3", "gemma3_std"}) {
+        const Scene scene(model);
+        Engine engine = scene.engine({.cache_tokens = 1024, .block_tokens = 8});
+        Tokens context = decant_test::random_tokens(30, 9, 160);
+        std::uint64_t before = 0;
+        for (int turn = 0; turn < 20; ++turn) {
+            Listener listener;
+            Ask ask;
+            ask.prompt = context;
+            ask.max_tokens = 4;
+            ask.ignore_end = true;
+            ask.listener = [&](const Delta& delta) { listener(delta); };
+            const AskId id = taken(engine.ask(ask));
+            drain(engine);
+            const std::uint64_t computed = engine.counts().prompt_tokens - before;
+            before = engine.counts().prompt_tokens;
+            // The new tokens, the last one of the answer before, and what is beyond whole blocks.
+            CHECK(computed <= (turn == 0 ? 30 : 5 + 1 + 8));
+            const Tokens& answer = listener.answers[{id, 0}].tokens;
+            CHECK(answer.size() == 4);
+            context.insert(context.end(), answer.begin(), answer.end());
+            const Tokens next = decant_test::random_tokens(5, 100 + static_cast<std::uint64_t>(turn), 160);
+            context.insert(context.end(), next.begin(), next.end());
+        }
     }
 }
 

@@ -259,6 +259,10 @@ TEST_CASE("soak: where layers keep a state", "[serve][soak]") {
     const EngineOptions options{.cache_tokens = 80, .block_tokens = 4, .sequences = 8, .rows = 24, .prompt_rows = 12};
     soak("mamba2", options, 3, 1000);
 }
+TEST_CASE("soak: where windows pass what lies before them", "[serve][soak]") {
+    const EngineOptions options{.cache_tokens = 80, .block_tokens = 4, .sequences = 8, .rows = 24, .prompt_rows = 12};
+    soak("gemma3_std", options, 4, 1000);
+}
 
 // Case EH-08 of the public bug cases, its part (a): after an engine, its model and its file, nothing is left.
 TEST_CASE("soak: engines come and go", "[serve][soak]") {

@@ -33,7 +33,8 @@ namespace decant::inline DECANT_ABI {
 namespace detail {
 
 /// Format, little-endian: "DCKV", version, fingerprint of the model, digest of what a token's rows are, digest of the
-/// tokens before, first position, number of tokens, the tokens; then per layer the rows of K and those of V, in
+/// tokens before, first position, number of tokens, the tokens; per layer, how many of these tokens have no row,
+/// because its window has passed them (they are the first ones); then per layer the rows of K and those of V, in
 /// position order; then the state after the last token, where layers keep one; a checksum of all that. Rows and states
 /// are in the byte order of the machine, which the digest says.
 template <class B>
@@ -61,9 +62,23 @@ class Frames {
                          std::string(where), "export up to the sequence's end"};
         }
 
+        std::vector<std::size_t> missing, begins(pool.groups(), first);
+        std::size_t row_bytes = 0;
+        for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+            const std::size_t begin = shape.token_bytes(l) == 0 ? 0 : sequence.first_row(shape.group(l));
+            missing.push_back((std::min)(begin - (std::min)(begin, first), count));
+            row_bytes += (count - missing.back()) * shape.token_bytes(l);
+            if (missing.back() > 0 && !sequence.reaches(first + count)) {
+                return Error{ErrorCode::unsupported,
+                             text("tokens up to ", first + count, " of ", tokens.size(),
+                                  ", but rows that the one after them would see have been given up"),
+                             std::string(where), "export up to the sequence's end, or as tokens are computed"};
+            }
+        }
+
         std::vector<std::byte> out;
-        out.reserve(seal.size() + 5 * sizeof(std::uint64_t) + count * (sizeof(std::int32_t) + token_bytes(shape)) +
-                    shape.state_bytes());
+        out.reserve(seal.size() + (5 + missing.size()) * sizeof(std::uint64_t) + count * sizeof(std::int32_t) +
+                    row_bytes + shape.state_bytes());
         seal.begin(out);
         put(out, fingerprint);
         put(out, digest(shape));
@@ -71,12 +86,14 @@ class Frames {
         put(out, std::uint64_t{first});
         put_tokens(out, tokens.subspan(first, count));
 
+        for (const std::size_t rows : missing) put(out, std::uint64_t{rows});
+
         const std::size_t at = out.size();
-        out.resize(at + count * token_bytes(shape) + (state ? shape.state_bytes() : 0));
-        const std::span<std::byte> rows = std::span(out).subspan(at, count * token_bytes(shape));
+        out.resize(at + row_bytes + (state ? shape.state_bytes() : 0));
+        const std::span<std::byte> rows = std::span(out).subspan(at, row_bytes);
         std::vector<std::byte> whole(shape.block_bytes());
         Result<void> done;
-        each_block(shape, sequence.table(), first, count, [&](std::int32_t block, bool full, auto each_run) {
+        each_block(sequence, missing, begins, first, count, [&](std::int32_t block, bool full, auto each_run) {
             if (full) done = pool.read_block(block, 0, whole);
             each_run([&](std::size_t inside, std::size_t row, std::size_t bytes) {
                 if (full) {
@@ -102,10 +119,12 @@ class Frames {
     }
 
  private:
-    static constexpr Seal seal{"DCKV", 1, "frame", "export it again", hash64};
+    static constexpr Seal seal{"DCKV", 2, "frame", "export it again", hash64};
 
     struct Content {
         std::vector<Token> tokens;
+        std::vector<std::size_t> missing;  // [layers] tokens without a row
+        std::vector<std::size_t> begins;   // [groups] positions from which on rows are taken
         std::span<const std::byte> rows;
         std::span<const std::byte> state;
     };
@@ -124,10 +143,6 @@ class Frames {
         return {};
     }
 
-    /// Bytes that all layers keep of one token.
-    [[nodiscard]] static std::size_t token_bytes(const CacheShape& shape) {
-        return shape.block_bytes() / shape.block_tokens;
-    }
     [[nodiscard]] static std::uint64_t digest(const CacheShape& shape) {
         Hash64 hash;
         hash.add(std::endian::native == std::endian::little, shape.dtype, shape.states > 0);
@@ -141,28 +156,39 @@ class Frames {
         return hash.value();
     }
 
-    /// For every block of positions [first, first + count): use(block, whether all of it, each_run), where
-    /// each_run(run) calls run(offset in the block, offset in a frame's rows, bytes) for each layer's K and V. Ends
-    /// where `use` returns false.
+    /// For every block of a group with rows of positions [first, first + count), from the group's `begins` on:
+    /// use(block, whether all of it, each_run), where each_run(run) calls run(offset in the block, offset in a frame's
+    /// rows, bytes) for each layer's K and V. Ends where `use` returns false.
     template <class Use>
-    static void each_block(const CacheShape& shape, std::span<const std::int32_t> table, std::size_t first,
-                           std::size_t count, Use use) {
-        const std::size_t block = shape.block_tokens;
-        for (std::size_t done = 0, tokens = 0; done < count; done += tokens) {
-            const std::size_t skipped = (first + done) % block;
-            tokens = (std::min)(block - skipped, count - done);
-            const auto each_run = [&](auto run) {
-                std::size_t inside = 0, rows = 0;
-                for (std::size_t l = 0; l < shape.layers.size(); ++l) {
-                    const std::size_t row = shape.row_bytes(l);
-                    for (int part = shape.layers[l].latent() ? 1 : 0; row > 0 && part < 2; ++part) {
-                        run(inside + skipped * row, rows + done * row, tokens * row);
-                        inside += block * row;
-                        rows += count * row;
+    static void each_block(const Sequence<B>& sequence, std::span<const std::size_t> missing,
+                           std::span<const std::size_t> begins, std::size_t first, std::size_t count, Use use) {
+        const CacheShape& shape = sequence.pool().shape();
+        const std::size_t block = shape.block_tokens, layers = shape.layers.size();
+        for (std::size_t g = 0; g < begins.size(); ++g) {
+            std::size_t least = count, most = 0;  // tokens without rows in some layer, in any
+            for (std::size_t l = 0; l < layers; ++l) {
+                if (shape.group(l) != g || shape.token_bytes(l) == 0) continue;
+                least = (std::min)(least, missing[l]);
+                most = (std::max)(most, missing[l]);
+            }
+            for (std::size_t done = (std::max)(least, begins[g] - first), tokens = 0; done < count; done += tokens) {
+                const std::size_t skipped = (first + done) % block;
+                tokens = (std::min)(block - skipped, count - done);
+                const auto each_run = [&](auto run) {
+                    std::size_t rows = 0;
+                    for (std::size_t l = 0; l < layers; ++l) {
+                        const std::size_t row = shape.row_bytes(l), begin = (std::max)(done, missing[l]);
+                        std::size_t inside = shape.layer_offset(l) + (skipped + begin - done) * row;
+                        for (int part = shape.layers[l].latent() ? 1 : 0; row > 0 && part < 2; ++part) {
+                            if (shape.group(l) == g && begin < done + tokens)
+                                run(inside, rows + (begin - missing[l]) * row, (done + tokens - begin) * row);
+                            inside += block * row;
+                            rows += (count - missing[l]) * row;
+                        }
                     }
-                }
-            };
-            if (!use(table[(first + done) / block], tokens == block, each_run)) return;
+                };
+                if (!use(sequence.table(g)[(first + done) / block], tokens == block && done >= most, each_run)) return;
+            }
         }
     }
 
@@ -196,13 +222,45 @@ class Frames {
             if (id(token) < 0 || static_cast<std::uint32_t>(id(token)) >= vocabulary)
                 return seal.damaged(text("token ", id(token)));
         }
-        DECANT_TRY(content.rows, in.take(content.tokens.size(), token_bytes(shape), "its rows"));
+        DECANT_CHECK(read_rows(in, sequence, content));
         if (shape.states > 0) {
             DECANT_TRY(content.state, in.take(shape.state_bytes(), "its state"));
         }
         if (content.tokens.empty() || in.remaining() != 0)
             return seal.damaged("it has more or fewer bytes than it should");
         return content;
+    }
+
+    static Result<void> read_rows(ByteReader& in, const Sequence<B>& sequence, Content& content) {
+        const BlockPool<B>& pool = sequence.pool();
+        const CacheShape& shape = pool.shape();
+        const std::size_t first = sequence.size(), count = content.tokens.size();
+        std::size_t bytes = 0;
+        // What windows have passed at the end of the frame is left out.
+        for (std::size_t g = 0; g < pool.groups(); ++g) {
+            const std::size_t seen = first_seen(pool.window(g) == 0 ? 0 : pool.window(g) + window_spare, first + count);
+            content.begins.push_back((std::max)(first, seen));
+        }
+        for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+            DECANT_TRY(const auto missing, in.number<std::uint64_t>("the number of rows that a layer lacks"));
+            const std::size_t row = shape.token_bytes(l);
+            const std::size_t left = in.remaining() - (std::min)(bytes, in.remaining());
+            if (missing > count || (row > 0 && count - missing > left / row))
+                return seal.damaged("it has more or fewer bytes than it should");
+            content.missing.push_back(static_cast<std::size_t>(missing));
+            bytes += (count - content.missing.back()) * row;
+            if (row == 0 || missing == 0) continue;
+            const std::uint32_t g = shape.group(l);
+            content.begins[g] = (std::max)(content.begins[g], first + content.missing.back());
+            if (first_seen(pool.window(g), first + count) < content.begins[g]) {
+                return Error{ErrorCode::mismatch,
+                             text("it lacks rows before position ", content.begins[g], ", which are to be kept here"),
+                             {},
+                             "set CacheOptions::forget_unseen at both ends, or at none"};
+            }
+        }
+        DECANT_TRY(content.rows, in.take(bytes, "its rows"));
+        return {};
     }
 
     /// Brings a sequence back to where it was, unless dismissed.
@@ -226,10 +284,11 @@ class Frames {
         const CacheShape& shape = pool.shape();
         std::vector<std::byte> whole(shape.block_bytes());
         Undo undo(sequence);
-        DECANT_CHECK(sequence.make_room(content.tokens.size()));
+        const std::size_t first = sequence.size(), count = content.tokens.size();
+        DECANT_CHECK(sequence.make_room(count, content.begins));
         DECANT_CHECK(sequence.make_state());
         Result<void> done;
-        each_block(shape, sequence.table(), sequence.size(), content.tokens.size(),
+        each_block(sequence, content.missing, content.begins, first, count,
                    [&](std::int32_t block, bool full, auto each_run) {
                        each_run([&](std::size_t inside, std::size_t row, std::size_t bytes) {
                            if (full) {
@@ -243,6 +302,8 @@ class Frames {
                    });
         if (done && shape.states > 0) done = pool.write_state(sequence.next_state_, content.state);
         DECANT_CHECK(std::move(done));
+        for (std::size_t g = 0; g < pool.groups(); ++g)
+            if (content.begins[g] > first) sequence.begin_at(g, content.begins[g]);
         sequence.append(content.tokens);
         undo.dismiss();
         return {};
@@ -254,9 +315,10 @@ class Frames {
 /// The cached keys and values of up to `count` tokens from position `first` on, as bytes: what `import_frame` appends
 /// to a sequence elsewhere. Versioned and checksummed. `model` is the `Model` that computed them. While a long prompt
 /// is computed in parts, what each part has brought can be sent. Copies through the host's memory, so not within a
-/// pass. Where layers keep a state, a frame ends at the sequence's end and carries the state after it. Errors:
-/// `invalid_argument` if there are no such tokens or the cache is another model's, `unsupported` for a frame that would
-/// need a state from the middle, those of the backend.
+/// pass. Where layers keep a state, a frame ends at the sequence's end and carries the state after it. Rows that
+/// windows have passed are not in it, if the cache has given them up. Errors: `invalid_argument` if there are no such
+/// tokens or the cache is another model's, `unsupported` for a frame that would need a state from the middle or rows
+/// that are gone, those of the backend.
 template <class M, class B>
 [[nodiscard]] Result<std::vector<std::byte>> export_frame(
     const M& model, const Sequence<B>& sequence, std::size_t first = 0,
@@ -269,7 +331,7 @@ template <class M, class B>
 /// model and dtype, its size, the size of its blocks, and the executor do not matter. (A frame of another backend or
 /// instruction set goes on within its tolerance.) Bytes are only read. Errors, which leave the sequence as it was:
 /// `bad_format` for bytes that are no frame or were damaged, `unsupported` for another version, `mismatch` for a frame
-/// of another model, cache or place, `cache_full`, those of the backend.
+/// of another model, cache or place, or without rows that this cache keeps, `cache_full`, those of the backend.
 template <class M, class B>
 [[nodiscard]] Result<void> import_frame(const M& model, Sequence<B>& sequence, std::span<const std::byte> frame) {
     return detail::Frames<B>::read(model.fingerprint(), model.spec().vocabulary, model.spec().cache_layers(), sequence,

@@ -4,6 +4,7 @@
 /// \file
 /// `KvCache`: the keys and values of past tokens, so that decoding never computes them again.
 
+#include <decant/cache/groups.hpp>
 #include <decant/cache/pool.hpp>
 #include <decant/cache/sequence.hpp>
 #include <decant/core/config.hpp>
@@ -26,12 +27,17 @@ struct CacheOptions {
     /// Where layers keep a state (Mamba): sequences with tokens at a time. Forks share theirs until one of them goes
     /// on.
     std::uint32_t sequences = 16;
+    /// Whether layers with a window (Gemma, gpt-oss, Mistral) give back blocks that the window has passed, so that a
+    /// long sequence takes less and may have more tokens than `tokens`. Going back far is then not possible:
+    /// `Sequence::truncate` and `Context::erase` say what that means.
+    bool forget_unseen = false;
 
     /// The layout of a cache of such layers. A pass reads a sequence's state and writes another one, and a prompt in
     /// chunks keeps the one before the prompt, too, so that a failure can bring it back.
     [[nodiscard]] CacheShape shape(std::vector<CacheLayer> layers) const {
         CacheShape made{std::move(layers), block_tokens, dtype};
         if (made.state_bytes() > 0) made.states = (std::min)(sequences, std::uint32_t{1} << 24) * 2 + 1;
+        if (forget_unseen) made.groups = detail::group_by_window(made.layers);
         return made;
     }
 };
@@ -56,7 +62,8 @@ class KvCache {
         return Sequence<B>(*pool_);
     }
 
-    /// Bytes reserved, blocks in all, and blocks that no sequence uses; 0 if the construction failed.
+    /// Bytes reserved, blocks in all (of each group of layers, see `forget_unseen`, as many as `tokens` need), and
+    /// blocks that no sequence uses; 0 if the construction failed.
     [[nodiscard]] std::size_t bytes() const noexcept { return pool_ && *pool_ ? (*pool_)->bytes() : 0; }
     [[nodiscard]] std::size_t blocks() const noexcept { return pool_ && *pool_ ? (*pool_)->blocks() : 0; }
     [[nodiscard]] std::size_t free_blocks() const noexcept { return pool_ && *pool_ ? (*pool_)->free_blocks() : 0; }

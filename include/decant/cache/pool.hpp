@@ -5,6 +5,7 @@
 /// `BlockPool`: the memory of a paged KV cache (Kwon et al. 2023) with room for recurrent states, and the count of who
 /// uses each block and state.
 
+#include <decant/cache/groups.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
 #include <decant/core/result.hpp>
@@ -81,12 +82,13 @@ class SharedNumbers {
            dtype == DType::q4_0;
 }
 
-/// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend. Not thread-safe: one thread at a time.
+/// Fixed blocks of `shape.block_tokens` tokens in one buffer of the backend, of all groups of layers alike. Not
+/// thread-safe: one thread at a time.
 template <class B>
 class BlockPool {
  public:
-    /// How many blocks hold `tokens` tokens. Errors: `invalid_argument` for impossible sizes, `unsupported` for
-    /// heads that the dtype's blocks do not divide, `out_of_memory` beyond the address space.
+    /// How many blocks hold `tokens` tokens, of all layers. Errors: `invalid_argument` for impossible sizes,
+    /// `unsupported` for heads that the dtype's blocks do not divide, `out_of_memory` beyond the address space.
     [[nodiscard]] static Result<std::size_t> blocks_for(const CacheShape& shape, std::size_t tokens) {
         // A slot is a block times its tokens, plus an offset, in 31 bits.
         constexpr auto most = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
@@ -103,11 +105,12 @@ class BlockPool {
                                       " numbers, which is no multiple of ", layout.block_elements),
                          "KvCache", "use F16"};
         }
-        if (shape.block_tokens == 0 || shape.block_tokens > most || tokens == 0 || tokens > most - shape.block_tokens) {
+        const std::size_t groups = shape.group_count(), room = most / groups;
+        if (shape.block_tokens == 0 || shape.block_tokens > room || tokens == 0 || tokens > room - shape.block_tokens) {
             return Error{ErrorCode::invalid_argument,
                          detail::text(tokens, " tokens in blocks of ", shape.block_tokens, " cannot be addressed"),
                          "KvCache",
-                         detail::text("use blocks of 1 to ", most, " tokens, and fewer than ", most, " in all")};
+                         detail::text("use blocks of 1 to ", room, " tokens, and fewer than ", room, " in all")};
         }
         const std::size_t blocks = (tokens + shape.block_tokens - 1) / shape.block_tokens;
         // Blocks of the dtype per token that the address space holds; subtracting layer by layer cannot wrap.
@@ -131,7 +134,7 @@ class BlockPool {
             }
             floats -= shape.states * layer.state;
         }
-        return blocks;
+        return blocks * groups;
     }
 
     /// Errors: those of `blocks_for`, `out_of_memory`.
@@ -144,6 +147,11 @@ class BlockPool {
     [[nodiscard]] const CacheShape& shape() const noexcept { return shape_; }
     [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
     [[nodiscard]] std::size_t free_blocks() const noexcept { return blocks_.available(); }
+    /// Blocks that a sequence's table has at most, and groups of layers: tables of a sequence.
+    [[nodiscard]] std::size_t table_blocks() const noexcept { return table_blocks_; }
+    [[nodiscard]] std::size_t groups() const noexcept { return windows_.size(); }
+    /// As `CacheShape::window`.
+    [[nodiscard]] std::size_t window(std::size_t group) const noexcept { return windows_[group]; }
     [[nodiscard]] std::size_t bytes() const noexcept {
         return shape_.blocks_offset() + blocks() * shape_.block_bytes();
     }
@@ -190,7 +198,10 @@ class BlockPool {
           shape_(std::move(shape)),
           buffer_(std::move(buffer)),
           blocks_(blocks),
-          states_(shape_.states) {}
+          states_(shape_.states),
+          table_blocks_(detail::longest_table(shape_, blocks)) {
+        for (std::uint32_t group = 0; group < shape_.group_count(); ++group) windows_.push_back(shape_.window(group));
+    }
 
     [[nodiscard]] std::size_t block_offset(std::int32_t block) const {
         return shape_.blocks_offset() + static_cast<std::size_t>(block) * shape_.block_bytes();
@@ -201,6 +212,8 @@ class BlockPool {
     typename B::Buffer buffer_;
     SharedNumbers blocks_;
     SharedNumbers states_;
+    std::size_t table_blocks_;
+    std::vector<std::size_t> windows_;  // [groups]
 };
 
 }  // namespace decant::inline DECANT_ABI

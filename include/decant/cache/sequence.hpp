@@ -4,13 +4,17 @@
 /// \file
 /// `Sequence`: the tokens of one conversation and the block table of their keys and values.
 
+#include <decant/cache/groups.hpp>
 #include <decant/cache/pool.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/result.hpp>
+#include <decant/core/specs.hpp>
 #include <decant/core/token.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -29,28 +33,32 @@ class Frames;
 
 /// A handle on part of a KV cache. Move-only; its blocks go back when it is destroyed; it keeps the pool alive. Belongs
 /// to one thread at a time, together with all other sequences of its cache.
+///
+/// Where the cache forgets what windows have passed (`CacheOptions::forget_unseen`), each group of layers has a table
+/// of its own, all equally long, with -1 for blocks that are not there: those before the window, which go back when the
+/// next tokens are made room for, and those of tokens that a later pass will bring.
 template <class B>
 class Sequence {
  public:
     /// Takes room for as many tokens as the pool holds, so that growing never allocates.
-    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)) {
-        table_.reserve(pool_->blocks());
+    explicit Sequence(std::shared_ptr<BlockPool<B>> pool) : pool_(std::move(pool)), groups_(pool_->groups()) {
+        for (Group& group : groups_) group.table.reserve(pool_->table_blocks());
         tokens_.reserve(capacity());
     }
     Sequence(Sequence&& other) noexcept
         : pool_(std::move(other.pool_)),
-          table_(std::move(other.table_)),
+          groups_(std::move(other.groups_)),
           tokens_(std::move(other.tokens_)),
-          replaced_(std::exchange(other.replaced_, -1)),
+          held_(other.held_),
           state_(std::exchange(other.state_, -1)),
           next_state_(std::exchange(other.next_state_, -1)) {}
     Sequence& operator=(Sequence&& other) noexcept {
         if (this == &other) return *this;
         clear();
         pool_ = std::move(other.pool_);
-        table_ = std::move(other.table_);
+        groups_ = std::move(other.groups_);
         tokens_ = std::move(other.tokens_);
-        replaced_ = std::exchange(other.replaced_, -1);
+        held_ = other.held_;
         state_ = std::exchange(other.state_, -1);
         next_state_ = std::exchange(other.next_state_, -1);
         return *this;
@@ -62,24 +70,42 @@ class Sequence {
     std::span<const Token> tokens() const&& = delete;
     [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
 
-    /// Tokens that the whole cache holds.
+    /// The most tokens that a sequence may have, with the whole cache to itself.
     [[nodiscard]] std::size_t capacity() const noexcept {
         DECANT_ASSERT(attached());
-        return pool_->blocks() * pool_->shape().block_tokens;
+        return pool_->table_blocks() * pool_->shape().block_tokens;
     }
 
     /// Whether both draw from one cache.
     [[nodiscard]] bool shares_cache(const Sequence& other) const noexcept { return pool_ == other.pool_; }
 
-    /// Physical block of every `block_tokens` positions. Valid as `tokens`.
-    [[nodiscard]] std::span<const std::int32_t> table() const& noexcept { return table_; }
-    std::span<const std::int32_t> table() const&& = delete;
+    /// Physical block of every `block_tokens` positions, for the layers of a group; -1: none. Valid as `tokens`.
+    [[nodiscard]] std::span<const std::int32_t> table(std::size_t group = 0) const& noexcept {
+        return group < groups_.size() ? std::span<const std::int32_t>(groups_[group].table)
+                                      : std::span<const std::int32_t>();
+    }
+    std::span<const std::int32_t> table(std::size_t = 0) const&& = delete;
+    /// Calls `use(block)` for every block that it has, shared ones included.
+    template <class Use>
+    void each_block(Use use) const {
+        for (const Group& group : groups_)
+            for (std::size_t b = group.first / pool_->shape().block_tokens; b < group.table.size(); ++b)
+                if (group.table[b] >= 0) use(group.table[b]);
+    }
+    /// How many these are.
+    [[nodiscard]] std::size_t blocks() const noexcept {
+        std::size_t count = 0;
+        each_block([&](std::int32_t) { ++count; });
+        return count;
+    }
 
     /// Forgets all tokens from position `size` on, and room that was reserved; the blocks they alone used go back. No
-    /// effect if there are fewer tokens. Where layers keep a state, it cannot be taken back: then all tokens are
-    /// forgotten. Returns how many are left.
+    /// effect if there are fewer tokens. Where layers keep a state, it cannot be taken back, and where a cache forgets
+    /// what windows have passed, there is no going back by more than 32 tokens from where a pass has begun, unless the
+    /// window has not passed anything yet: then all tokens are forgotten. Returns how many are left.
     std::size_t truncate(std::size_t size) noexcept {
         if (pool_ == nullptr || size > tokens_.size()) return tokens_.size();
+        if (size < tokens_.size() && !reaches(size)) size = 0;
         if (pool_->states().size() > 0) {
             if (size < tokens_.size()) {
                 size = 0;
@@ -87,7 +113,7 @@ class Sequence {
             }
             drop(next_state_);
         }
-        tokens_.resize(size);
+        cut(size);
         release_from(blocks_for(size));
         return size;
     }
@@ -97,16 +123,25 @@ class Sequence {
         DECANT_ASSERT(pool_ != nullptr);
         Sequence copy(pool_);
         copy.tokens_ = tokens_;
-        copy.table_.assign(table_.begin(), table_.begin() + static_cast<std::ptrdiff_t>(blocks_for(size())));
-        for (const std::int32_t block : copy.table_) pool_->share(block);
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            const std::vector<std::int32_t>& table = groups_[g].table;
+            copy.groups_[g].first = groups_[g].first;
+            copy.groups_[g].table.assign(table.begin(),
+                                         table.begin() + static_cast<std::ptrdiff_t>(blocks_for(size())));
+        }
+        for (const Group& group : copy.groups_)
+            for (const std::int32_t block : group.table)
+                if (block >= 0) pool_->share(block);
         if (state_ >= 0) pool_->states().share(copy.state_ = state_);
         return copy;
     }
 
-    /// Makes room for `count` more tokens, so that a pass cannot run out. Errors: `cache_full`; then nothing has
-    /// changed. `invalid_argument` for a sequence that was moved from.
-    [[nodiscard]] Result<void> reserve(std::size_t count) {
-        DECANT_CHECK(make_room(count));
+    /// Makes room for `count` more tokens, so that a pass cannot run out. `at_once`: how many of them the next pass has
+    /// at most; layers that forget what their windows have passed take room for those alone. Errors: `cache_full`; then
+    /// no token and no room is lost. `invalid_argument` for a sequence that was moved from.
+    [[nodiscard]] Result<void> reserve(std::size_t count,
+                                       std::size_t at_once = (std::numeric_limits<std::size_t>::max)()) {
+        DECANT_CHECK(make_room(count, at_once));
         settle();
         return {};
     }
@@ -117,41 +152,96 @@ class Sequence {
     friend class PrefixCache;
     friend class detail::Frames<B>;
 
-    /// One more block, full, computed before and shared.
-    void adopt(std::int32_t block, std::span<const Token> tokens) {
-        pool_->share(block);
-        table_.push_back(block);
+    /// The blocks of the layers of a group.
+    struct Group {
+        std::vector<std::int32_t> table;
+        std::size_t first = 0;  // position before which rows are not there any more
+        // The shared block of the last token that a call under way has replaced by a copy. Its reference is kept, so
+        // that nobody else writes into it before the call is over and it may come back.
+        std::int32_t replaced = -1;
+    };
+
+    /// Blocks of each group for `block_tokens` more tokens, full, computed before and shared; -1 where windows have
+    /// passed.
+    void adopt(std::span<const std::int32_t> blocks, std::span<const Token> tokens) {
         tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            if (blocks[g] >= 0) pool_->share(blocks[g]);
+            groups_[g].table.push_back(blocks[g]);
+            if (blocks[g] < 0) groups_[g].first = tokens_.size();
+        }
     }
 
-    /// `reserve` that `restore` can take back until `settle`. `ignored`: how many sequences of the same call keep this
-    /// one's last block in `replaced_`.
-    [[nodiscard]] Result<void> make_room(std::size_t count, std::uint32_t ignored = 0) {
+    /// `reserve` that `restore` can take back until `settle`; what windows have passed goes. `ignored(g)`: how many
+    /// sequences of the same call keep this one's last block of a group in `replaced`.
+    template <class Ignored>
+    [[nodiscard]] Result<void> make_room(std::size_t count, std::size_t at_once, Ignored ignored) {
         if (pool_ == nullptr) {
             return Error{ErrorCode::invalid_argument, "a sequence that was moved from", "KvCache",
                          "use the one it was moved to"};
         }
-        const std::size_t filled = blocks_for(size());
-        if (count > capacity()) {  // also keeps the sum below from wrapping
+        if (count > capacity()) {  // also keeps the sums below from wrapping
             return Error{ErrorCode::cache_full, detail::text(count, " more tokens, the whole cache holds ", capacity()),
                          "KvCache", "make the cache larger"};
         }
-        const std::size_t needed = blocks_for(size() + count);
-        const bool split =
-            count > 0 && size() % pool_->shape().block_tokens != 0 && pool_->shared(table_[filled - 1], ignored);
-        const std::size_t fresh = (needed > table_.size() ? needed - table_.size() : 0) + (split ? 1 : 0);
-        if (fresh > pool_->free_blocks()) {
+        give_up();
+        const std::size_t filled = blocks_for(size()), now = blocks_for(size() + (std::min)(count, at_once));
+        return take_blocks(count, ignored, [&](std::size_t g) {
+            return pool_->window(g) > 0 ? std::pair(filled, now) : std::pair(filled, blocks_for(size() + count));
+        });
+    }
+    [[nodiscard]] Result<void> make_room(std::size_t count,
+                                         std::size_t at_once = (std::numeric_limits<std::size_t>::max)()) {
+        return make_room(count, at_once, [](std::size_t) { return 0u; });
+    }
+    /// The same for tokens whose rows are there already, in each group from position `begins[g]` on: at the end of the
+    /// sequence or behind it.
+    [[nodiscard]] Result<void> make_room(std::size_t count, std::span<const std::size_t> begins) {
+        const std::size_t block = pool_->shape().block_tokens;
+        give_up();
+        // What was reserved before that is of no use.
+        for (std::size_t g = 0; g < groups_.size(); ++g) give_up(g, blocks_for(size()), begins[g] / block);
+        return take_blocks(
+            count, [](std::size_t) { return 0u; },
+            [&](std::size_t g) { return std::pair(begins[g] / block, blocks_for(size() + count)); });
+    }
+    /// Makes tables long enough for `count` more tokens, with blocks in range(group) = [begin, end) at least.
+    template <class Ignored, class Range>
+    [[nodiscard]] Result<void> take_blocks(std::size_t count, Ignored ignored, Range range) {
+        const std::size_t filled = blocks_for(size()), needed = blocks_for(size() + count);
+        const bool partial = count > 0 && size() % pool_->shape().block_tokens != 0;
+        const auto splits = [&](std::size_t g) {
+            return partial && groups_[g].table[filled - 1] >= 0 &&
+                   pool_->shared(groups_[g].table[filled - 1], ignored(g));
+        };
+        std::size_t fresh = 0;
+        bool split = false;
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            const auto [begin, end] = range(g);
+            for (std::size_t b = begin; b < end; ++b) fresh += has(g, b) ? 0 : 1;
+            if (splits(g)) ++fresh, split = true;
+        }
+        if (fresh > pool_->free_blocks() || needed > pool_->table_blocks()) {
             return Error{ErrorCode::cache_full,
                          detail::text(count, " more tokens need ", fresh, " blocks of ", pool_->shape().block_tokens,
                                       " tokens, ", pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
                          "KvCache", "truncate or destroy sequences, or make the cache larger"};
         }
-        if (split) {
-            settle();
-            replaced_ = std::exchange(table_[filled - 1], pool_->copy(table_[filled - 1]));
+        if (split) settle();
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            Group& group = groups_[g];
+            if (splits(g))
+                group.replaced = std::exchange(group.table[filled - 1], pool_->copy(group.table[filled - 1]));
+            if (group.table.size() < needed) group.table.resize(needed, -1);
+            const auto [begin, end] = range(g);
+            for (std::size_t b = begin; b < end; ++b)
+                if (group.table[b] < 0) group.table[b] = pool_->take();
         }
-        while (table_.size() < needed) table_.push_back(pool_->take());
         return {};
+    }
+    /// Whether a group has a block.
+    [[nodiscard]] bool has(std::size_t g, std::size_t block) const noexcept {
+        return block < groups_[g].table.size() && groups_[g].table[block] >= 0;
     }
     /// Room for the state after the next pass, where layers keep one. Errors: `cache_full`.
     [[nodiscard]] Result<void> make_state() {
@@ -167,43 +257,102 @@ class Sequence {
     void drop(std::int32_t& state) noexcept {
         if (state >= 0) pool_->states().release(std::exchange(state, -1));
     }
-    /// Whether `other` keeps this sequence's last block.
-    [[nodiscard]] bool kept_by(const Sequence& other) const noexcept {
-        return other.replaced_ >= 0 && size() > 0 && table_[blocks_for(size()) - 1] == other.replaced_;
+    /// Whether `other` keeps this sequence's last block of a group.
+    [[nodiscard]] bool kept_by(const Sequence& other, std::size_t g) const noexcept {
+        return other.groups_[g].replaced >= 0 && size() > 0 &&
+               groups_[g].table[blocks_for(size()) - 1] == other.groups_[g].replaced;
     }
     /// What `make_room` replaced will not come back.
     void settle() noexcept {
-        if (replaced_ >= 0) pool_->release(std::exchange(replaced_, -1));
+        for (Group& group : groups_)
+            if (group.replaced >= 0) pool_->release(std::exchange(group.replaced, -1));
     }
 
-    /// Gives positions [first, last) blocks that no other sequence uses. Errors: `cache_full`; then nothing has
-    /// changed.
-    [[nodiscard]] Result<void> unshare(std::size_t first, std::size_t last) {
-        const std::size_t begin = first / pool_->shape().block_tokens;
-        const std::size_t end = blocks_for(last);
-        std::size_t shared = 0;
-        for (std::size_t b = begin; b < end; ++b) shared += pool_->shared(table_[b]) ? 1 : 0;
-        if (shared > pool_->free_blocks()) {
+    /// Gives back the blocks that windows have passed: no row from here on sees them, nor does one of the last few,
+    /// should they be taken back.
+    void give_up() noexcept {
+        const std::size_t block = pool_->shape().block_tokens;
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            if (pool_->window(g) == 0) continue;
+            const std::size_t end = first_seen(pool_->window(g) + detail::window_spare, size()) / block;
+            give_up(g, held_ > 0 ? held_ : groups_[g].first / block, end);
+            if (held_ == 0) groups_[g].first = (std::max)(groups_[g].first, end * block);
+        }
+    }
+    void give_up(std::size_t g, std::size_t begin, std::size_t end) noexcept {
+        std::vector<std::int32_t>& table = groups_[g].table;
+        for (std::size_t b = begin; b < (std::min)(end, table.size()); ++b)
+            if (table[b] >= 0) pool_->release(std::exchange(table[b], -1));
+    }
+    /// A call of several passes: what there is now stays until `let_go`, for the call may fail.
+    void hold() noexcept {
+        if (pool_ == nullptr) return;
+        give_up();
+        held_ = table().size();
+    }
+    void let_go() noexcept { held_ = 0; }
+    /// Whether all rows are there that a token at this position sees.
+    [[nodiscard]] bool reaches(std::size_t position) const noexcept {
+        for (std::size_t g = 0; g < groups_.size(); ++g)
+            if (first_seen(pool_->window(g), position) < groups_[g].first) return false;
+        return true;
+    }
+    /// The first position of a group whose row is there.
+    [[nodiscard]] std::size_t first_row(std::size_t g) const noexcept { return groups_[g].first; }
+
+    /// Makes ready for moving positions [first + count, size) to `first`: blocks that no other sequence uses. Errors:
+    /// `unsupported` where rows are gone that the next token would then see, `cache_full`; then nothing has changed.
+    [[nodiscard]] Result<void> open_gap(std::size_t first, std::size_t count) {
+        const std::size_t size = tokens_.size() - count, end = blocks_for(size);
+        const auto begin = [&](std::size_t g) {
+            return (std::max)(first, first_after(g, first, count)) / pool_->shape().block_tokens;
+        };
+        std::size_t fresh = 0;
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            if (first_seen(pool_->window(g), size) < first_after(g, first, count)) {
+                return Error{ErrorCode::unsupported,
+                             detail::text("windows of ", pool_->window(g), " tokens would see positions before ",
+                                          groups_[g].first, ", which were given up"),
+                             "erase",
+                             "prefill a sequence without these tokens, or keep them: CacheOptions::forget_unseen"};
+            }
+            for (std::size_t b = begin(g); b < end; ++b)
+                fresh += !has(g, b) || pool_->shared(groups_[g].table[b]) ? 1 : 0;
+        }
+        if (fresh > pool_->free_blocks()) {
             return Error{ErrorCode::cache_full,
-                         detail::text("writing into ", shared, " shared blocks needs as many of its own, ",
+                         detail::text("writing into ", fresh, " shared blocks needs as many of its own, ",
                                       pool_->free_blocks(), " of ", pool_->blocks(), " are free"),
                          "KvCache", "truncate or destroy sequences, or make the cache larger"};
         }
-        for (std::size_t b = begin; b < end; ++b) {
-            if (!pool_->shared(table_[b])) continue;
-            pool_->release(std::exchange(table_[b], pool_->copy(table_[b])));
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            for (std::size_t b = begin(g); b < end; ++b) {
+                std::int32_t& block = groups_[g].table[b];
+                if (block < 0) {
+                    block = pool_->take();
+                } else if (pool_->shared(block)) {
+                    pool_->release(std::exchange(block, pool_->copy(block)));
+                }
+            }
         }
         return {};
     }
     /// The rows of [first + count, size) have moved to `first`.
     void close_gap(std::size_t first, std::size_t count) noexcept {
+        for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].first = first_after(g, first, count);
         const auto at = tokens_.begin() + static_cast<std::ptrdiff_t>(first);
         tokens_.erase(at, at + static_cast<std::ptrdiff_t>(count));
         release_from(blocks_for(tokens_.size()));
     }
-    [[nodiscard]] std::size_t slot(std::size_t position) const noexcept {
+    /// `first_row` after that.
+    [[nodiscard]] std::size_t first_after(std::size_t g, std::size_t first, std::size_t count) const noexcept {
+        const std::size_t now = groups_[g].first;
+        return now <= first ? now : (std::max)(first, now - (std::min)(now, count));
+    }
+    [[nodiscard]] std::size_t slot(std::size_t g, std::size_t position) const noexcept {
         const std::size_t block = pool_->shape().block_tokens;
-        return static_cast<std::size_t>(table_[position / block]) * block + position % block;
+        DECANT_ASSERT(has(g, position / block));
+        return static_cast<std::size_t>(groups_[g].table[position / block]) * block + position % block;
     }
 
     /// The pass has written the keys and values of these tokens, and the state after them.
@@ -213,6 +362,11 @@ class Sequence {
         drop(state_);
         state_ = std::exchange(next_state_, -1);
     }
+    /// Rows of a group before `position` are not there.
+    void begin_at(std::size_t g, std::size_t position) noexcept {
+        give_up(g, 0, position / pool_->shape().block_tokens);
+        groups_[g].first = position;
+    }
 
     [[nodiscard]] bool attached() const noexcept { return pool_ != nullptr; }
     [[nodiscard]] BlockPool<B>& pool() const noexcept { return *pool_; }
@@ -220,8 +374,16 @@ class Sequence {
         const std::size_t block = pool_->shape().block_tokens;
         return (tokens + block - 1) / block;
     }
+    void cut(std::size_t size) noexcept {
+        tokens_.resize(size);
+        if (size > 0) return;
+        for (Group& group : groups_) group.first = 0;
+    }
     void release_from(std::size_t first) noexcept {
-        for (; table_.size() > first; table_.pop_back()) pool_->release(table_.back());
+        for (Group& group : groups_) {
+            for (; group.table.size() > first; group.table.pop_back())
+                if (group.table.back() >= 0) pool_->release(group.table.back());
+        }
     }
     void clear() noexcept {
         if (!pool_) return;
@@ -235,35 +397,39 @@ class Sequence {
     struct Mark {
         std::size_t size = 0;
         std::size_t blocks = 0;
-        std::int32_t replaced = -1;  // by a call further out
-        std::int32_t state = -1;     // a reference of its own, until `restore` or `accept`
+        bool replaced = false;    // a block, by a call further out
+        std::int32_t state = -1;  // a reference of its own, until `restore` or `accept`
     };
     [[nodiscard]] Mark mark() const noexcept {
         if (state_ >= 0) pool_->states().share(state_);
-        return {size(), table_.size(), replaced_, state_};
+        return {size(), table().size(), replaced(), state_};
+    }
+    [[nodiscard]] bool replaced() const noexcept {
+        return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.replaced >= 0; });
     }
     void restore(const Mark& mark) noexcept {
         if (pool_ == nullptr) return;
-        tokens_.resize(mark.size);
+        cut(mark.size);
         release_from(mark.blocks);
         drop(next_state_);
         drop(state_);
         state_ = mark.state;
-        if (replaced_ == mark.replaced) return;
-        pool_->release(std::exchange(table_[blocks_for(mark.size) - 1], std::exchange(replaced_, -1)));
+        if (mark.replaced) return;
+        for (Group& group : groups_)
+            if (group.replaced >= 0)
+                pool_->release(
+                    std::exchange(group.table[blocks_for(mark.size) - 1], std::exchange(group.replaced, -1)));
     }
     void accept(const Mark& mark) noexcept {
-        if (replaced_ != mark.replaced) settle();
+        if (!mark.replaced) settle();
         std::int32_t state = mark.state;
         drop(state);
     }
 
     std::shared_ptr<BlockPool<B>> pool_;  // null only after a move
-    std::vector<std::int32_t> table_;
+    std::vector<Group> groups_;           // of layers
     std::vector<Token> tokens_;
-    // The shared block of the last token that a call under way has replaced by a copy. Its reference is kept, so that
-    // nobody else writes into it before the call is over and it may come back.
-    std::int32_t replaced_ = -1;
+    std::size_t held_ = 0;          // blocks at the front of the tables that are not to be given up
     std::int32_t state_ = -1;       // the state after the last token
     std::int32_t next_state_ = -1;  // and where a pass under way writes the one after it
 };

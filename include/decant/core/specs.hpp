@@ -129,16 +129,29 @@ struct CacheLayer {
     std::uint32_t head_dim = 0;
     std::uint32_t key_skip = 0;  ///< as `AttentionSpec::key_skip`
     std::size_t state = 0;       ///< floats
+    std::uint32_t window = 0;    ///< as `AttentionSpec::window`: positions that a row sees, 0 = all before it
 
     /// Whether V is part of K and not kept.
     [[nodiscard]] bool latent() const noexcept { return key_skip > 0; }
+    /// Numbers per token.
+    [[nodiscard]] std::size_t elements() const noexcept {
+        return (latent() ? 1 : 2) * std::size_t{kv_heads} * head_dim;
+    }
     friend bool operator==(const CacheLayer&, const CacheLayer&) = default;
 };
 
+/// The first position that a row at `position` sees through a window, and so what every later row sees at most.
+[[nodiscard]] constexpr std::size_t first_seen(std::size_t window, std::size_t position) noexcept {
+    return window == 0 || position < window ? 0 : position + 1 - window;
+}
+
 /// Layout of the paged KV pool: first the states, [states][layer] in F32, then the blocks. A block holds `block_tokens`
-/// tokens of all layers in one piece: [layer][K: block_tokens x kv_heads*head_dim, then V likewise unless it is
-/// latent], entries of `dtype` (F32, F16, BF16, Q8_0 or Q4_0). Blocks of Q8_0 and Q4_0 lie along a head, whose length
-/// is a multiple of theirs.
+/// tokens of all layers of a group in one piece: [layer][K: block_tokens x kv_heads*head_dim, then V likewise unless it
+/// is latent], entries of `dtype` (F32, F16, BF16, Q8_0 or Q4_0). Blocks of Q8_0 and Q4_0 lie along a head, whose
+/// length is a multiple of theirs.
+///
+/// Usually there is one group. Where layers give up what their windows have passed, `groups` says which of them do so
+/// together: each group has a block table of its own, and all blocks are as large as those of the widest group.
 ///
 /// Entries of Q4_0 are rotated: before a head is rounded, each `rotation` of its numbers are multiplied by a Hadamard
 /// matrix, so that what is large in a few of them spreads over all (QuaRot: Ashkboos et al. 2024). Attention turns its
@@ -147,8 +160,25 @@ struct CacheShape {
     std::vector<CacheLayer> layers;
     std::uint32_t block_tokens = 16;
     DType dtype = DType::f16;
-    std::uint32_t states = 0;  ///< room for so many; 0 unless a layer keeps one
+    std::uint32_t states = 0;                ///< room for so many; 0 unless a layer keeps one
+    std::vector<std::uint32_t> groups = {};  ///< [layers] counted from 0; empty: one group, which gives nothing up
 
+    [[nodiscard]] std::uint32_t group(std::size_t layer) const { return groups.empty() ? 0 : groups[layer]; }
+    [[nodiscard]] std::uint32_t group_count() const {
+        std::uint32_t count = 1;
+        for (const std::uint32_t group : groups) count = group < count ? count : group + 1;
+        return count;
+    }
+    /// The widest window of a group's layers; 0: one of them sees everything, or nothing is to be given up.
+    [[nodiscard]] std::uint32_t window(std::uint32_t group) const {
+        std::uint32_t widest = 0;
+        for (std::size_t l = 0; l < groups.size(); ++l) {
+            if (groups[l] != group || layers[l].kv_heads == 0) continue;
+            if (layers[l].window == 0) return 0;
+            widest = widest < layers[l].window ? layers[l].window : widest;
+        }
+        return widest;
+    }
     [[nodiscard]] std::size_t head_bytes(std::size_t layer) const {
         return decant::row_bytes(dtype, layers[layer].head_dim);
     }
@@ -159,13 +189,27 @@ struct CacheShape {
         const std::size_t bits = layers[layer].head_dim | layers[layer].key_skip;
         return dtype == DType::q4_0 ? bits & (~bits + 1) : 0;
     }
+    /// Bytes that a layer keeps of one token.
+    [[nodiscard]] std::size_t token_bytes(std::size_t layer) const {
+        return (layers[layer].latent() ? 1 : 2) * row_bytes(layer);
+    }
     /// Offset of a layer's K inside a block; its V follows after `block_tokens` rows.
     [[nodiscard]] std::size_t layer_offset(std::size_t layer) const {
         std::size_t offset = 0;
-        for (std::size_t l = 0; l < layer; ++l) offset += (layers[l].latent() ? 1 : 2) * block_tokens * row_bytes(l);
+        for (std::size_t l = 0; l < layer; ++l)
+            if (group(l) == group(layer)) offset += block_tokens * token_bytes(l);
         return offset;
     }
-    [[nodiscard]] std::size_t block_bytes() const { return layer_offset(layers.size()); }
+    [[nodiscard]] std::size_t block_bytes() const {
+        std::size_t widest = 0;
+        for (std::uint32_t of = group_count(); of-- > 0;) {
+            std::size_t bytes = 0;
+            for (std::size_t l = 0; l < layers.size(); ++l)
+                if (group(l) == of) bytes += block_tokens * token_bytes(l);
+            widest = widest < bytes ? bytes : widest;
+        }
+        return widest;
+    }
     /// Offset of a layer's part of a state.
     [[nodiscard]] std::size_t state_offset(std::size_t layer) const {
         std::size_t floats = 0;
@@ -188,6 +232,7 @@ struct PassShape {
     std::uint32_t wanted = 0;     ///< rows whose logits are computed
     std::uint32_t table = 0;      ///< blocks per sequence
     std::uint32_t best = 0;       ///< tokens that `pick` hands over per wanted row
+    std::uint32_t groups = 1;     ///< of layers with block tables of their own
     friend bool operator==(const PassShape&, const PassShape&) = default;
 };
 
@@ -214,9 +259,10 @@ struct PassInputs {
     std::span<const std::int32_t> tokens;     ///< [rows] vocabulary ids
     std::span<const std::int32_t> positions;  ///< [rows] position in its sequence, from 0; for `move` how far it turns
     std::span<const std::int32_t> sequences;  ///< [rows] which block table
-    std::span<const std::int32_t> cache_slots;  ///< [rows] block * block_tokens + offset: where the row's K and V go
-    std::span<const std::int32_t> sources;      ///< [rows] slots that `move` reads; else empty
-    std::span<const std::int32_t> tables;       ///< [sequences, shape.table] block ids
+    /// [groups, rows] block * block_tokens + offset: where the row's K and V go
+    std::span<const std::int32_t> cache_slots;
+    std::span<const std::int32_t> sources;      ///< [groups, rows] slots that `move` reads, -1 = not there; else empty
+    std::span<const std::int32_t> tables;       ///< [groups, sequences, shape.table] block ids, -1 = none to be read
     std::span<const std::int32_t> states_from;  ///< [sequences] state before the pass; -1 = zeros, or none kept
     std::span<const std::int32_t> states_to;    ///< [sequences] where the state after it goes, another one
     std::span<const std::int32_t> wanted;       ///< [wanted] rows that want logits

@@ -121,7 +121,7 @@ class Context {
         const CallOptions each{options.stop, options.progress ? ProgressRef(scaled) : ProgressRef()};
 
         Undo undo(sequence);
-        DECANT_CHECK(sequence.make_room(tokens.size()));
+        DECANT_CHECK(sequence.make_room(tokens.size(), chunk));
         for (; tokens.size() > chunk; tokens = tokens.subspan(chunk), ++chunks_done) {
             DECANT_TRY(const auto nothing, pass({{&sequence, tokens.first(chunk), Want::none}}, each));
             static_cast<void>(nothing);
@@ -168,8 +168,10 @@ class Context {
     /// to their new positions (rounded again to the cache's dtype), while their values stay what they were when the
     /// forgotten tokens could be seen (context shift: Xiao et al., "Efficient Streaming Language Models with Attention
     /// Sinks", 2023). So the result is not that of a prompt without them. Errors: `invalid_argument` for a range
-    /// outside the sequence, `cache_full` if shared blocks cannot be copied, `out_of_memory`; then nothing has changed.
-    /// An exception of the host's executor leaves the tokens before `first`.
+    /// outside the sequence, `cache_full` if shared blocks cannot be copied, `out_of_memory`, `unsupported` where
+    /// layers keep a state or windows would then see what `CacheOptions::forget_unseen` has given up (they do not,
+    /// unless the range ends within the last window or hardly more than a window is left); then nothing has changed. An
+    /// exception of the host's executor leaves the tokens before `first`, as far as `Sequence::truncate` can.
     [[nodiscard]] Result<void> erase(Sequence<B>& sequence, std::size_t first, std::size_t count) {
         DECANT_ASSERT(state_ != nullptr);
         const auto invalid = [](std::string what, std::string hint) {
@@ -195,9 +197,9 @@ class Context {
         }
         BlockPool<B>& pool = sequence.pool();
         DECANT_CHECK(state_->check_cache(sequence));
-        DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
+        DECANT_CHECK(state_->prepare(pool));
         state_->prepare_move();
-        DECANT_CHECK(sequence.unshare(first, size));
+        DECANT_CHECK(sequence.open_gap(first, count));
         Cut cut(sequence, first);
         for (std::size_t row = first; row < size;) {
             const std::size_t rows = (std::min)(size - row, std::size_t{state_->options.rows});
@@ -246,7 +248,7 @@ class Context {
         return logits(parts);
     }
 
-    /// `ContextOptions::sequences` times the blocks of the cache is at most this.
+    /// `ContextOptions::sequences` times the blocks in the tables of the longest sequence is at most this.
     static constexpr std::uint64_t most_table_entries = std::uint64_t{1} << 28;
 
     /// Bytes reserved for activations and kernels' scratch; 0 before the first pass.
@@ -259,9 +261,13 @@ class Context {
     struct State;
     friend struct MemoryPlan;
 
-    static PassShape shape_for(const ContextOptions& options, std::uint32_t table_blocks) noexcept {
-        return {options.rows, options.sequences, options.logits, table_blocks,
-                (std::min)(options.best, State::most_best)};
+    static PassShape shape_for(const ContextOptions& options, std::size_t table_blocks, std::size_t groups) noexcept {
+        return {options.rows,
+                options.sequences,
+                options.logits,
+                static_cast<std::uint32_t>(table_blocks),
+                (std::min)(options.best, State::most_best),
+                static_cast<std::uint32_t>(groups)};
     }
     /// How many threads scratch memory is reserved for: an executor's word is a hint.
     static constexpr std::size_t pass_participants(std::size_t concurrency) noexcept {
@@ -281,16 +287,18 @@ class Context {
     /// Brings sequences back to what they were, unless dismissed: on an error's way out and on an exception's.
     class Undo {
      public:
-        explicit Undo(Sequence<B>& sequence) noexcept : sequence_(&sequence), mark_(sequence.mark()) {}
+        explicit Undo(Sequence<B>& sequence) noexcept : sequence_(&sequence), mark_(sequence.mark()) {
+            sequence.hold();
+        }
         Undo(State& state, std::span<const Part> parts) : state_(&state), parts_(parts) { state.mark(parts); }
         Undo(const Undo&) = delete;
         Undo& operator=(const Undo&) = delete;
         ~Undo() {
-            if (sequence_ != nullptr) sequence_->restore(mark_);
+            if (sequence_ != nullptr) sequence_->let_go(), sequence_->restore(mark_);
             if (state_ != nullptr) state_->restore(parts_);
         }
         void dismiss() noexcept {
-            if (Sequence<B>* sequence = std::exchange(sequence_, nullptr)) sequence->accept(mark_);
+            if (Sequence<B>* sequence = std::exchange(sequence_, nullptr)) sequence->let_go(), sequence->accept(mark_);
             if (State* state = std::exchange(state_, nullptr)) state->accept(parts_);
         }
 
@@ -325,7 +333,7 @@ class Context {
     Result<void> start(std::span<const Part> parts, bool picks) {
         DECANT_CHECK(state_->make_room(parts));
         BlockPool<B>& pool = parts.front().sequence->pool();
-        DECANT_CHECK(state_->prepare(static_cast<std::uint32_t>(pool.blocks())));
+        DECANT_CHECK(state_->prepare(pool));
         state_->fill(parts, picks);
         backend().upload(*state_->pass, state_->inputs, pool.buffer(), pool.shape());
         ++state_->generation;
@@ -380,10 +388,13 @@ class Context {
         /// Forks of one block, all in this pass, need one copy less than there are forks.
         Result<void> make_room(std::span<const Part> parts) {
             for (const Part& part : parts) {
-                std::uint32_t kept = 0;
-                for (const Part* other = parts.data(); other != &part; ++other)
-                    kept += part.sequence->kept_by(*other->sequence) ? 1 : 0;
-                DECANT_CHECK(part.sequence->make_room(part.tokens.size(), kept));
+                const auto kept = [&](std::size_t group) {
+                    std::uint32_t count = 0;
+                    for (const Part* other = parts.data(); other != &part; ++other)
+                        count += part.sequence->kept_by(*other->sequence, group) ? 1 : 0;
+                    return count;
+                };
+                DECANT_CHECK(part.sequence->make_room(part.tokens.size(), part.tokens.size(), kept));
                 DECANT_CHECK(part.sequence->make_state());
             }
             return {};
@@ -477,9 +488,11 @@ class Context {
             return {};
         }
 
-        /// Reserves and records at the first pass, and again when a cache has longer block tables.
-        Result<void> prepare(std::uint32_t table_blocks) {
-            if (pass && shape.table >= table_blocks) return {};
+        /// Reserves and records at the first pass, and again when a cache has longer block tables, or more of them.
+        Result<void> prepare(const BlockPool<B>& pool) {
+            if (pass && shape.table >= pool.table_blocks() && shape.groups >= pool.groups()) return {};
+            const std::size_t table_blocks = (std::max)(pool.table_blocks(), std::size_t{shape.table});
+            const std::size_t groups = (std::max)(pool.groups(), std::size_t{shape.groups});
             constexpr std::uint64_t most = std::uint64_t{1} << 28;
             if ((std::max)(options.rows, options.logits) > most) {
                 return Error{
@@ -487,13 +500,13 @@ class Context {
                     detail::text("a context for ", options.rows, " tokens and ", options.logits, " rows of logits"),
                     "pass", "lower the ContextOptions"};
             }
-            if (std::uint64_t{options.sequences} * table_blocks > most_table_entries) {
+            if (std::uint64_t{options.sequences} * groups * table_blocks > most_table_entries) {
                 return Error{ErrorCode::out_of_memory,
-                             detail::text(options.sequences, " tables of ", table_blocks, " blocks"), "pass",
+                             detail::text(options.sequences * groups, " tables of ", table_blocks, " blocks"), "pass",
                              "lower ContextOptions::sequences, or use larger blocks in the cache"};
             }
             const ModelSpec& spec = model.spec();
-            const PassShape fresh = shape_for(options, table_blocks);
+            const PassShape fresh = shape_for(options, table_blocks, groups);
             buffer_bytes = Workspace<B>::floats(spec, fresh) * sizeof(float);
             pass.reset();
             work.reset();
@@ -509,9 +522,9 @@ class Context {
             tokens.resize(shape.rows);
             positions.resize(shape.rows);
             sequences.resize(shape.rows);
-            cache_slots.resize(shape.rows);
+            cache_slots.resize(std::size_t{shape.groups} * shape.rows);
             wanted.resize(shape.wanted);
-            tables.assign(std::size_t{shape.sequences} * shape.table, -1);
+            tables.assign(std::size_t{shape.groups} * shape.sequences * shape.table, -1);
             states_from.assign(shape.sequences, -1);
             states_to.assign(shape.sequences, -1);
             marks.reserve(shape.sequences);
@@ -534,7 +547,7 @@ class Context {
 
         void prepare_move() {
             pass->record(PassVariant::move, [&](typename B::Pass& recorder) { model.record_move(recorder, *work); });
-            sources.resize(shape.rows);
+            sources.resize(std::size_t{shape.groups} * shape.rows);
         }
 
         void fill(std::span<const Part> parts, bool picks) {
@@ -542,8 +555,12 @@ class Context {
             std::uint32_t logit = 0;
             for (std::size_t s = 0; s < parts.size(); ++s) {
                 const Part& part = parts[s];
-                const std::span<const std::int32_t> table = part.sequence->table();
-                std::copy(table.begin(), table.end(), tables.begin() + static_cast<std::ptrdiff_t>(s * shape.table));
+                for (std::size_t g = 0; g < part.sequence->pool().groups(); ++g) {
+                    const std::span<const std::int32_t> table = std::as_const(*part.sequence).table(g);
+                    std::copy(table.begin(), table.end(),
+                              tables.begin() + static_cast<std::ptrdiff_t>((g * shape.sequences + s) * shape.table));
+                }
+                DECANT_ASSERT(part.sequence->reaches(part.sequence->size()));
                 states_from[s] = part.sequence->state_;
                 states_to[s] = part.sequence->next_state_;
                 for (std::size_t i = 0; i < part.tokens.size(); ++i, ++row) {
@@ -551,14 +568,15 @@ class Context {
                     tokens[row] = id(part.tokens[i]);
                     positions[row] = static_cast<std::int32_t>(position);
                     sequences[row] = static_cast<std::int32_t>(s);
-                    cache_slots[row] = static_cast<std::int32_t>(part.sequence->slot(position));
+                    for (std::size_t g = 0; g < part.sequence->pool().groups(); ++g)
+                        cache_slots[g * shape.rows + row] = static_cast<std::int32_t>(part.sequence->slot(g, position));
                     const bool last = i + 1 == part.tokens.size();
                     if (part.want == Want::all || (part.want == Want::last && last))
                         wanted[logit++] = static_cast<std::int32_t>(row);
                 }
             }
             if (picks) fill_pick(parts);
-            for (auto* values : {&tokens, &positions, &sequences, &cache_slots}) pad(*values, row);
+            for (auto* values : {&tokens, &positions, &sequences, &cache_slots}) pad_rows(*values, row);
             pad(wanted, logit);
             for (auto* states : {&states_from, &states_to}) pad(*states, static_cast<std::uint32_t>(parts.size()));
             inputs = {row,
@@ -598,14 +616,18 @@ class Context {
 
         /// Rows of positions [first, first + rows), which lie `distance` further up now.
         void fill_move(const Sequence<B>& sequence, std::size_t first, std::size_t rows, std::size_t distance) {
-            for (std::size_t i = 0; i < rows; ++i) {
-                positions[i] = -static_cast<std::int32_t>(distance);
-                sources[i] = static_cast<std::int32_t>(sequence.slot(first + i + distance));
-                cache_slots[i] = static_cast<std::int32_t>(sequence.slot(first + i));
+            std::fill_n(positions.begin(), rows, -static_cast<std::int32_t>(distance));
+            for (std::size_t g = 0; g < sequence.pool().groups(); ++g) {
+                for (std::size_t i = 0; i < rows; ++i) {
+                    const std::size_t from = first + i + distance, row = g * shape.rows + i;
+                    const bool there = from >= sequence.first_row(g);
+                    sources[row] = there ? static_cast<std::int32_t>(sequence.slot(g, from)) : -1;
+                    cache_slots[row] = there ? static_cast<std::int32_t>(sequence.slot(g, first + i)) : -1;
+                }
             }
             const auto used = static_cast<std::uint32_t>(rows);
             for (auto* values : {&tokens, &sequences}) pad(*values, 0);
-            for (auto* values : {&positions, &cache_slots, &sources}) pad(*values, used);
+            for (auto* values : {&positions, &cache_slots, &sources}) pad_rows(*values, used);
             pad(wanted, 0);
             for (auto* states : {&states_from, &states_to}) pad(*states, 0);
             inputs = {used,   0,           tokens,    positions, sequences, cache_slots, sources,
@@ -614,6 +636,11 @@ class Context {
 
         static void pad(std::vector<std::int32_t>& values, std::uint32_t used) {
             std::fill(values.begin() + used, values.end(), -1);
+        }
+        /// [rows] or [groups, rows].
+        void pad_rows(std::vector<std::int32_t>& values, std::uint32_t used) const {
+            for (std::size_t row = 0; row < values.size(); row += shape.rows)
+                std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row + used), shape.rows - used, -1);
         }
 
         Model<B> model;

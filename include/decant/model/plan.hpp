@@ -45,20 +45,21 @@ struct MemoryPlan {
         DECANT_TRY(spec.vocabulary, vocabulary_of(weights, spec));
         const CacheShape shape = cache.shape(spec.cache_layers());
         DECANT_TRY(const std::size_t blocks, BlockPool<B>::blocks_for(shape, cache.tokens));
-        const PassShape pass = Context<B>::shape_for(context, static_cast<std::uint32_t>(blocks));
+        const std::size_t groups = shape.group_count(), longest = detail::longest_table(shape, blocks);
+        const PassShape pass = Context<B>::shape_for(context, longest, groups);
 
         MemoryPlan plan;
         plan.weights = static_cast<std::size_t>(weights.bytes());
         plan.cache = shape.blocks_offset() + blocks * shape.block_bytes();
         plan.workspace = Workspace<B>::floats(spec, pass) * sizeof(float) +
                          backend.pass_bytes(pass, widest_input(spec), Context<B>::pass_participants(threads));
-        const std::size_t table = blocks * sizeof(std::int32_t);
+        const std::size_t table = groups * longest * sizeof(std::int32_t);
         plan.bookkeeping =
-            2 * table                                      // the pool's references and free list
-            + blocks * cache.block_tokens * sizeof(Token)  // the tokens of full sequences
-            + table                                        // their block tables
-            + pass.sequences * table                       // a pass's copy of them
-            + (4 * std::size_t{pass.rows} + pass.wanted + 2 * (std::size_t{pass.sequences} + shape.states)) *
+            2 * blocks * sizeof(std::int32_t)               // the pool's references and free list
+            + longest * cache.block_tokens * sizeof(Token)  // the tokens of full sequences
+            + table                                         // their block tables
+            + pass.sequences * table                        // a pass's copy of them
+            + ((3 + groups) * std::size_t{pass.rows} + pass.wanted + 2 * (std::size_t{pass.sequences} + shape.states)) *
                   sizeof(std::int32_t);
         return plan;
     }

@@ -80,7 +80,8 @@ struct ModelSpec {
         shape.reserve(layers.size());
         for (const LayerSpec& layer : layers) {
             const AttentionSpec& attention = layer.attention;
-            shape.push_back({attention.kv_heads, attention.head_dim, attention.key_skip, layer.state.floats()});
+            shape.push_back({attention.kv_heads, attention.head_dim, attention.key_skip, layer.state.floats(),
+                             attention.kv_heads > 0 ? attention.window : 0});
         }
         return shape;
     }

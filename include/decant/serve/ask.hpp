@@ -24,11 +24,13 @@ namespace decant::inline DECANT_ABI {
 
 /// Capacities and rules of an engine.
 struct EngineOptions {
-    std::size_t cache_tokens = 16384;  ///< of all answers and of what is remembered, rounded up to whole blocks
-    std::uint32_t block_tokens = 16;   ///< tokens per block
-    DType cache_dtype = DType::f16;    ///< as `CacheOptions::dtype`
-    std::uint32_t sequences = 16;      ///< answers that are written at once; others wait
-    std::uint32_t rows = 256;          ///< tokens of one step, those of prompts included
+    /// Of all answers and of what is remembered, rounded up to whole blocks. Where layers have windows, more fit, since
+    /// what these have passed goes: see `CacheOptions::forget_unseen`.
+    std::size_t cache_tokens = 16384;
+    std::uint32_t block_tokens = 16;  ///< tokens per block
+    DType cache_dtype = DType::f16;   ///< as `CacheOptions::dtype`
+    std::uint32_t sequences = 16;     ///< answers that are written at once; others wait
+    std::uint32_t rows = 256;         ///< tokens of one step, those of prompts included
     /// Of a step's tokens, those that may belong to prompts while others write: a long prompt comes in parts, and the
     /// others wait no longer than such a part takes. A quarter of them is left to the prompts behind the first.
     std::uint32_t prompt_rows = 128;

@@ -7,6 +7,7 @@
 
 #include <decant/backend/concept.hpp>
 #include <decant/cache/frames.hpp>
+#include <decant/cache/groups.hpp>
 #include <decant/cache/pool.hpp>
 #include <decant/cache/prefix_cache.hpp>
 #include <decant/cache/sequence.hpp>
@@ -38,13 +39,16 @@ class BlockManager {
           prefixes_(pool_),
           seen_(pool_->blocks(), 0),
           swap_bytes_(options.swap_bytes),
+          rows_(options.rows),
           prefix_cache_(options.prefix_cache) {}
 
     [[nodiscard]] const BlockPool<B>& pool() const noexcept { return *pool_; }
     [[nodiscard]] std::size_t remembered_blocks() const noexcept { return prefixes_.blocks(); }
     [[nodiscard]] std::size_t block_tokens() const noexcept { return pool_->shape().block_tokens; }
-    /// Tokens that the whole cache holds.
-    [[nodiscard]] std::size_t capacity() const noexcept { return pool_->blocks() * block_tokens(); }
+    /// Tokens of the longest prompt that the whole cache holds.
+    [[nodiscard]] std::size_t capacity() const {
+        return longest_table(pool_->shape(), pool_->blocks(), rows_) * block_tokens();
+    }
     [[nodiscard]] bool keeps_state() const noexcept { return pool_->shape().states > 0; }
 
     /// Different blocks of the jobs that run.
@@ -52,17 +56,19 @@ class BlockManager {
         ++count_;
         std::size_t used = 0;
         for (const auto& job : running)
-            for (const std::int32_t block : job->request->sequence().table())
+            job->request->sequence().each_block([&](std::int32_t block) {
                 used += std::exchange(seen_[static_cast<std::size_t>(block)], count_) != count_ ? 1 : 0;
+            });
         return used;
     }
 
     [[nodiscard]] Sequence<B> empty_sequence() const { return Sequence<B>(pool_); }
-    /// An empty sequence with room for so many tokens, at the cost of remembered prefixes alone. Errors: `cache_full`.
+    /// An empty sequence with room for so many tokens, in the parts that passes have, at the cost of remembered
+    /// prefixes alone. Errors: `cache_full`.
     [[nodiscard]] Result<Sequence<B>> room(std::size_t tokens) {
         Sequence<B> sequence(pool_);
         while (true) {
-            auto reserved = sequence.reserve(tokens);
+            auto reserved = sequence.reserve(tokens, rows_);
             if (reserved) return sequence;
             if (tokens > sequence.capacity() || !forget_for(tokens)) return std::move(reserved).error();
         }
@@ -82,8 +88,8 @@ class BlockManager {
     }
     /// Whether blocks for `tokens` tokens, of which `known` are there, are free or remembered and unused.
     [[nodiscard]] bool can_hold(std::size_t tokens, const Sequence<B>& known) const {
-        const std::size_t needed = (tokens + block_tokens() - 1) / block_tokens() - known.table().size();
-        return needed <= pool_->free_blocks() + prefixes_.unused_blocks();
+        const std::size_t needed = blocks_needed(pool_->shape(), tokens, rows_), there = known.blocks();
+        return needed <= there + pool_->free_blocks() + prefixes_.unused_blocks();
     }
     /// Remembers the full blocks of a job. Never before their pass has finished.
     void publish(Job<B>& job) {
@@ -118,11 +124,11 @@ class BlockManager {
 
  private:
     /// Prefixes that nobody uses make way. Returns whether any did.
-    bool forget_for(std::size_t tokens) { return prefixes_.evict(tokens / block_tokens() + 2) > 0; }
+    bool forget_for(std::size_t tokens) { return prefixes_.evict((tokens / block_tokens() + 2) * pool_->groups()) > 0; }
 
     [[nodiscard]] bool fits_in_swap(const Sequence<B>& sequence, const JobQueues<B>& others) const {
         const CacheShape& shape = pool_->shape();
-        const std::size_t size = sequence.table().size() * shape.block_bytes() + shape.state_bytes();
+        const std::size_t size = sequence.blocks() * shape.block_bytes() + shape.state_bytes();
         std::size_t used = 0;
         others.each([&](const Job<B>& other) { used += other.swapped.size(); });
         return sequence.size() > 0 && size <= swap_bytes_ - (std::min)(used, swap_bytes_);
@@ -135,6 +141,7 @@ class BlockManager {
     mutable std::vector<std::uint32_t> seen_;
     mutable std::uint32_t count_ = 0;
     std::size_t swap_bytes_;
+    std::size_t rows_;  // of a pass
     bool prefix_cache_;
 };
 

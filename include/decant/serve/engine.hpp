@@ -62,10 +62,11 @@ class Engine {
         [[nodiscard]] static Result<Engine> create(Model<B> model, Tokenizer tokenizer, E&& executor,
                                                    EngineOptions options = {}, std::optional<Model<B>> draft = {}) {
         DECANT_CHECK(check_steps(options));
-        const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.sequences};
+        const CacheOptions cache{options.cache_tokens, options.block_tokens, options.cache_dtype, options.sequences,
+                                 true};
         DECANT_TRY(auto pool, BlockPool<B>::create(model.backend(), cache.shape(model.spec().cache_layers()),
                                                    options.cache_tokens));
-        DECANT_CHECK(check_tables(options, pool.blocks(), "EngineOptions::cache_tokens"));
+        DECANT_CHECK(check_tables(options, pool.table_blocks() * pool.groups(), "EngineOptions::cache_tokens"));
         const AnyExecutor threads(std::forward<E>(executor));
         std::optional<DraftModel<B>> drafts;
         if (draft) {

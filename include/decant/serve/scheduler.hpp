@@ -100,7 +100,8 @@ class Scheduler {
     std::size_t add_token(Batch<B>& batch, Job<B>& job, std::size_t most, std::size_t& drafted) {
         std::span<const Token> draft = drafter_.found(job);
         draft = draft.first((std::min)(draft.size(), most));
-        const bool room = blocks_.pool().free_blocks() > jobs_.running.size() + draft.size() / options_.block_tokens;
+        const std::size_t blocks = jobs_.running.size() + draft.size() / options_.block_tokens;  // of a group
+        const bool room = blocks_.pool().free_blocks() > blocks * blocks_.pool().groups();
         if (!draft.empty() && room && job.request->reserve(1 + draft.size())) {
             job.request->draft(draft);
             drafted -= draft.size();

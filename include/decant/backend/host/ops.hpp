@@ -103,6 +103,15 @@ struct Frame {
     [[nodiscard]] std::uint32_t rows(RowSet set) const noexcept {
         return set == RowSet::tokens ? inputs.rows : inputs.wanted_rows;
     }
+    /// A layer's part of a row's `cache_slots` or `sources`, and of its sequence's block table.
+    [[nodiscard]] std::int32_t slot(std::span<const std::int32_t> of, std::uint32_t layer, std::uint32_t row) const {
+        return of[std::size_t{cache.shape->group(layer)} * shape.rows + row];
+    }
+    [[nodiscard]] const std::int32_t* table(std::uint32_t layer, std::uint32_t row) const {
+        return inputs.tables.data() + (std::size_t{cache.shape->group(layer)} * shape.sequences +
+                                       static_cast<std::size_t>(inputs.sequences[row])) *
+                                          shape.table;
+    }
     /// Sequences in the pass, whose rows follow one another.
     [[nodiscard]] std::uint32_t sequences() const noexcept {
         return inputs.rows == 0 ? 0 : static_cast<std::uint32_t>(inputs.sequences[inputs.rows - 1]) + 1;
@@ -301,7 +310,7 @@ struct Store {
     /// Row t, for every backend: `write(numbers, count, dtype, to)` rounds into the cache. `head` is room for one.
     template <class Write>
     void compute(const Frame& f, std::uint32_t t, float* head, Write write) const {
-        std::byte* const key = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t]));
+        std::byte* const key = f.cache.key(layer, static_cast<std::size_t>(f.slot(f.inputs.cache_slots, layer, t)));
         put(*f.cache.shape, k.row(t), key, head, write);
         if (!f.cache.shape->layers[layer].latent())
             put(*f.cache.shape, v.row(t), key + f.cache.to_value(layer), head, write);
@@ -419,7 +428,7 @@ struct AttentionTile {
           to_value(op.spec.key_skip > 0 ? row_bytes(f.cache.shape->dtype, op.spec.key_skip)
                                         : f.cache.to_value(op.layer)),
           cache_(&f.cache),
-          table_(f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[row]) * f.shape.table),
+          table_(f.table(op.layer, of_row)),
           offset_(f.cache.shape->layer_offset(op.layer) + kv_head * f.cache.shape->head_bytes(op.layer)),
           row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
 
@@ -433,6 +442,7 @@ struct AttentionTile {
         std::size_t block = first / block_tokens;
         std::size_t within = first % block_tokens;
         for (std::size_t j = 0; j < count; ++block, within = 0) {
+            DECANT_ASSERT(table_[block] >= 0);  // what a window has passed is not there
             const auto physical = static_cast<std::size_t>(table_[block]);
             const std::byte* from = cache_->data + physical * cache_->block_bytes + offset_ + within * row_bytes_;
             for (; within < block_tokens && j < count; ++within, ++j, from += row_bytes_) out[j] = from;
@@ -803,7 +813,8 @@ struct Scan {
 };
 
 /// Moves row t of the cache's K and V from slot `sources[t]` to slot `cache_slots[t]`, row after row, and turns K's
-/// heads by the row's angles, rounded again to the cache's dtype. A tile is a key head.
+/// heads by the row's angles, rounded again to the cache's dtype; a row that is not there (-1) stays away. A tile is a
+/// key head.
 struct Move {
     std::uint32_t layer = 0;
     View angles;
@@ -819,8 +830,11 @@ struct Move {
         const DType dtype = f.cache.shape->dtype;
         const std::size_t bytes = f.cache.shape->head_bytes(layer), rotation = f.cache.shape->rotation(layer);
         for (std::uint32_t t = 0; t < f.inputs.rows; ++t) {
-            const std::byte* from = f.cache.key(layer, static_cast<std::size_t>(f.inputs.sources[t])) + tile * bytes;
-            std::byte* to = f.cache.key(layer, static_cast<std::size_t>(f.inputs.cache_slots[t])) + tile * bytes;
+            const std::int32_t source = f.slot(f.inputs.sources, layer, t);
+            if (source < 0) continue;
+            const std::byte* from = f.cache.key(layer, static_cast<std::size_t>(source)) + tile * bytes;
+            std::byte* to =
+                f.cache.key(layer, static_cast<std::size_t>(f.slot(f.inputs.cache_slots, layer, t))) + tile * bytes;
             dequantize_row(dtype, from, spec.head_dim, head);
             hadamard(head, spec.head_dim, rotation);  // its own inverse
             rope(head, angles.row(t));

@@ -87,7 +87,7 @@ struct Attention {
         rows.entry_bytes = traits(rows.dtype).block_bytes;
         rows.rotation = cache.shape->rotation(op.layer);
         rows.cache = cache.key(op.layer, 0) + kv_head * rows.bytes(rows.head_dim);
-        rows.table = f.inputs.tables.data() + static_cast<std::size_t>(f.inputs.sequences[first]) * f.shape.table;
+        rows.table = f.table(op.layer, first);
         rows.block_tokens = cache.shape->block_tokens;
         rows.block_bytes = cache.block_bytes;
         rows.row_bytes = cache.shape->row_bytes(op.layer);
