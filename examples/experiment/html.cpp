@@ -335,7 +335,10 @@ std::string prefix_reuse(const Results& results) {
              count(static_cast<std::size_t>(found.most)) + ".",
          "The last call, of " + count(last.context) + " tokens, begins to answer after " +
              duration(last.with.first_seconds) + " instead of " + duration(last.without.first_seconds) +
-             ". All calls together moved " + megabytes(with.bytes) + " instead of " + megabytes(without.bytes) + ".",
+             ". It is <b>arithmetic</b> that is saved: all calls together, their answers included, took " +
+             operations_text(with.operations) + " operations instead of " + operations_text(without.operations) +
+             ". They moved " + megabytes(with.bytes) + " instead of " + megabytes(without.bytes) +
+             ": a pass reads all weights, whether its rows are few or many.",
          found.same ? "Both wrote <b>the same, token for token</b>." : "They wrote <b>different texts</b>."});
     out += figure(results, reuse_wait_chart, "The wait for the first token", "One of the two lines stays flat.");
     out += figure(results, reuse_tokens_chart, "What is read in each call",

@@ -167,7 +167,10 @@ Json json_of(const Speculation& found, const Builds& builds) {
 
 Json json_of(const PrefixReuse& found) {
     const auto side = [](const PrefixReuse::Side& s) -> Json {
-        return {{"tokens_computed", s.computed}, {"first_token_seconds", s.first_seconds}, {"bytes_moved", s.bytes}};
+        return {{"tokens_computed", s.computed},
+                {"first_token_seconds", s.first_seconds},
+                {"bytes_moved", s.bytes},
+                {"operations", s.operations}};
     };
     Json calls = Json::array();
     for (const auto& call : found.calls)

@@ -43,7 +43,7 @@ inline void prefix_reuse(Lab& lab) {
     const examples::Greenhouse::Run without = play(false), with = play(true);
     for (std::size_t i = 0; i < with.calls.size(); ++i) {
         const auto side = [](const examples::Greenhouse::Call& call) {
-            return PrefixReuse::Side{call.computed, call.first, call.bytes};
+            return PrefixReuse::Side{call.computed, call.first, call.bytes, 2 * call.operations};
         };
         found.calls.push_back({with.calls[i].context, side(with.calls[i]), side(without.calls[i])});
     }
@@ -53,8 +53,9 @@ inline void prefix_reuse(Lab& lab) {
     const auto report = [&](const std::string& name, PrefixReuse::Side PrefixReuse::Call::*side) {
         const PrefixReuse::Side all = found.sum(side);
         print_fact(name, count(static_cast<std::size_t>(all.computed)) + " tokens read",
-                   megabytes(all.bytes) + " moved; call " + count(found.calls.size()) + ", of " + count(last.context) +
-                       " tokens, answers after " + duration((last.*side).first_seconds));
+                   rounded(all.operations / 1e9) + " billion operations, " + megabytes(all.bytes) + " moved; call " +
+                       count(found.calls.size()) + ", of " + count(last.context) + " tokens, answers after " +
+                       duration((last.*side).first_seconds));
     };
     report("everything read again", &PrefixReuse::Call::without);
     report("only what is new", &PrefixReuse::Call::with);

@@ -224,9 +224,9 @@ struct Speculation {
 /// Who drafts, for people; `small` is the label of the smallest build.
 [[nodiscard]] inline std::string drafts_text(Speculation::Drafts drafts, const std::string& small) {
     switch (drafts) {
-        case Speculation::Drafts::lookup: return "what was written before";
+        case Speculation::Drafts::lookup: return "prompt lookup";
         case Speculation::Drafts::small: return small + " drafts";
-        case Speculation::Drafts::contrary: return "always wrong drafts";
+        case Speculation::Drafts::contrary: return "wrong drafts";
         default: return "one by one";
     }
 }
@@ -236,7 +236,8 @@ struct PrefixReuse {
     struct Side {
         std::uint64_t computed = 0;  ///< tokens of the prompt
         double first_seconds = 0;    ///< to the first token
-        double bytes = 0;            ///< moved in the whole call
+        double bytes = 0;            ///< moved by the passes of the call
+        double operations = 0;       ///< of them
     };
     struct Call {
         std::size_t context = 0;  ///< tokens of the prompt
@@ -254,6 +255,7 @@ struct PrefixReuse {
             all.computed += (call.*side).computed;
             all.first_seconds += (call.*side).first_seconds;
             all.bytes += (call.*side).bytes;
+            all.operations += (call.*side).operations;
         }
         return all;
     }

@@ -30,6 +30,7 @@ class Greenhouse {
         std::uint64_t computed = 0;  ///< of them
         double first = 0.0;          ///< seconds to the first token
         double bytes = 0.0;          ///< moved by the passes of the call, by the engine's metrics
+        double operations = 0.0;     ///< of them, multiply-adds
     };
     struct Run {
         std::vector<Call> calls;
@@ -101,6 +102,7 @@ class Greenhouse {
             const decant::EngineMetrics after = engine.metrics();
             call.computed = after.counts.prompt_tokens - before.counts.prompt_tokens;
             call.bytes = after.bytes - before.bytes;
+            call.operations = after.operations - before.operations;
             run.calls.push_back(call);
         }
         run.seconds = all.seconds();
