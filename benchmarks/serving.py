@@ -111,7 +111,7 @@ class Stream:
     def __init__(self, port, wanted, arrival):
         self.arrival, self.lines, self.buffer, self.end = arrival, [], b"", None
         body = json.dumps({"prompt": wanted["prompt"], "n_predict": wanted["max_tokens"], "temperature": 0, "ignore_eos": True,
-                           "stream": True, "return_tokens": True}).encode()
+                           "stream": True}).encode()
         head = f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.sendall(head.encode() + b"Connection: close\r\n\r\n" + body)
@@ -134,7 +134,7 @@ class Stream:
             event = json.loads(line[len("data: "):])
             if "error" in event:
                 sys.exit(f"serving.py: the server says {event}")
-            times += [when] * len(event.get("tokens", []))
+            times += [when] * (event.get("tokens_predicted", 0) - len(times))  # half a character comes with the other half
         if len(times) != wanted["max_tokens"]:
             sys.exit(f"serving.py: {len(times)} tokens of {wanted['max_tokens']} from the server:\n{self.buffer[:500]}")
         return {"first_token": times[0] - self.arrival, "between_tokens": [b - a for a, b in zip(times, times[1:])], "last": times[-1]}

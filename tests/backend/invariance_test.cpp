@@ -428,7 +428,6 @@ TEST_CASE("invariance: the backend that picks a set equals the set that it picks
 #if DECANT_X86
         case decant::Isa::avx2: check(decant_test::Avx2Simd{}); break;
         case decant::Isa::avx_vnni: check(decant_test::AvxVnniSimd{}); break;
-        case decant::Isa::amx:  // has the bits of AVX-512
         case decant::Isa::avx512_vnni: check(decant_test::Avx512Simd{}); break;
 #elif DECANT_ARM64
         case decant::Isa::neon: check(decant_test::NeonSimd{}); break;
@@ -437,6 +436,31 @@ TEST_CASE("invariance: the backend that picks a set equals the set that it picks
         default: FAIL("a set without a backend of its own"); break;
     }
 }
+
+#if DECANT_AMX
+namespace {
+
+struct AmxSimd : decant::Simd {
+    AmxSimd() : decant::Simd(decant::SimdKernels{decant::Isa::amx}) {}
+};
+
+}  // namespace
+
+TEST_CASE("invariance: products by tiles give the same in any company") {
+    if (!decant::allow_amx()) return;
+    Random random(44);
+    const Network network(random, true);
+    Texts texts = random_texts(random);
+    answer_alone<AmxSimd>(random, network, texts, DType::f16);
+    Runner<AmxSimd> runner(random, network, texts, 16, DType::f16);
+    REQUIRE(runner.pass().kernels().isa() == decant::Isa::amx);
+    for (const std::size_t threads : {1u, 3u}) {
+        const AnyExecutor executor(decant::ThreadPool(threads, threads));
+        CHECK(wrong_answers(random, runner, texts,
+                            [&](auto& pass) { REQUIRE(pass.run(executor) == RunState::finished); }) == 0);
+    }
+}
+#endif
 
 TEMPLATE_TEST_CASE("invariance: a whole network of float weights comes near the reference backend", "",
                    DECANT_TEST_SIMD_BACKENDS) {

@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// Units that multiply small matrices: a set whose block formats meet many tokens in tiles (amx_multiply.inl) and which
-/// is otherwise the set that it derives from; and AMX, Intel's.
+/// Units that multiply small matrices: a set that multiplies block formats by tiles of BF16 (amx_multiply.inl) and is
+/// otherwise the set that it derives from; and AMX, Intel's.
 ///
 /// A policy `Tiles` names the unit's eight tiles by constants, in the manner of AMX. It has the members of `AmxTiles`,
 /// so that the same products run without the processor.
@@ -35,22 +35,28 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
-/// A set that multiplies by tiles what `Base` would multiply in registers. Results are those of `Base` to the bit: the
-/// sums of a block are integers, and what follows them is the same.
+/// A set that multiplies by tiles what `Base` would multiply in integers. Weights and activations are rounded to BF16,
+/// which is nearer than activations of 8 bits. The same steps for any number of tokens: results do not depend on it.
 template <class Base, class Tiles>
 struct Tiled : Base {
     static constexpr Isa isa = Tiles::isa;
+    using Activations = PairBlock;
+
+    static void quantize(const float* x, std::size_t columns, PairBlock* to) noexcept { Base::pair(x, columns, to); }
 
     template <class Format, class X>
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {
-        Base::template multiply<Format, Tiles>(w, x, tokens, sums, scratch);
+        if constexpr (CodeFormat<Format>)
+            Base::template multiply_tiles<Format, Tiles>(w, x, tokens, sums, scratch);
+        else
+            Base::template multiply<Format>(w, x, tokens, sums, scratch);
     }
 };
 
 #if DECANT_AMX
 
-/// The tiles of AMX-INT8. In assembly: the intrinsics of g++ 12 do not tell the compiler that they read memory, and
+/// The tiles of AMX-BF16. In assembly: the intrinsics of g++ 12 do not tell the compiler that they read memory, and
 /// take no constants of templates.
 struct AmxTiles {
     static constexpr Isa isa = Isa::amx;
@@ -78,10 +84,11 @@ struct AmxTiles {
                      : "r"(to), "r"(stride), "i"(Tile)
                      : "memory");
     }
-    /// Sum[m][n] += A[m][k] B[k / 4][n][k % 4], of signed bytes.
+    /// Sum[m][n] += A[m][k] B[k / 2][n][k % 2], of BF16; the sums over even and odd k are added up first, each on its
+    /// own. Subnormal numbers are taken for 0.
     template <int Sum, int A, int B>
     DECANT_ALWAYS_INLINE static void add_products() noexcept {
-        asm volatile("{tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbssd tmm%c0, tmm%c1, tmm%c2}"
+        asm volatile("{tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbf16ps tmm%c0, tmm%c1, tmm%c2}"
                      :
                      : "i"(Sum), "i"(A), "i"(B));
     }

@@ -1,188 +1,308 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// Products of panels of codes by tiles (amx.hpp); see kernels.inl.
+// Products of block formats by tiles (amx.hpp); see kernels.inl.
+//
+// A result is a chain of sums over the blocks of 32 columns. A block's part is what one tile instruction adds: pairs of
+// columns i and 16 + i, in the order of i. Weights are what the format says, rounded to BF16, and so are activations.
 
-/// Multiplies the two panels of a tile of rows by all tokens, piece by piece of their columns. The panels hold codes
-/// without their bias, as signed bytes: a panel block is a B tile as it lies, and the codes of up to 16 tokens are an A
-/// tile. The sums of two blocks have tiles 0 to 3, activations 4 and 5, panels 6 and 7. The tiles are the unit's from
-/// construction to destruction.
-template <class Format, class Tiles>
-class TiledProduct {
+/// A number's upper half, which is a BF16, rounded to nearest: what lies in the middle, away from 0.
+DECANT_ALWAYS_INLINE Lanes::Words rounded(Lanes::Floats x) noexcept {
+    return Lanes::add(Lanes::as_words(x), Lanes::words(0x8000));
+}
+
+/// Pairs of BF16, of `low` in the lower halves of the words.
+DECANT_ALWAYS_INLINE Lanes::Words paired(Lanes::Floats low, Lanes::Floats high) noexcept {
+    return Lanes::bit_or(Lanes::template right<16>(rounded(low)),
+                         Lanes::bit_and(rounded(high), Lanes::words(0xFFFF0000u)));
+}
+
+/// x[0, columns) as a row of an A tile reads it; `columns` a multiple of 32.
+inline void to_pairs(const float* x, std::size_t columns, PairBlock* to) noexcept {
+    for (std::size_t i = 0; i < columns; i += activation_block, ++to)
+        Lanes::store(to->pairs, paired(Lanes::load_floats(x + i), Lanes::load_floats(x + i + activation_half)));
+}
+
+/// Base of the sinks of pairs: collects 32 columns, which `Sink::take` then writes by `write`.
+template <class Format, class Sink>
+class PairSink {
  public:
-    /// `tokens` at least 1, the same `x` for all pieces.
-    TiledProduct(const ActivationBlock* const* x, std::size_t tokens) noexcept : x_(x), tokens_(tokens) {
-        const std::size_t groups = (tokens + most_rows - 1) / most_rows;
-        rows_ = (tokens + groups - 1) / groups;
-        typename Tiles::Shapes shapes;
-        for (std::size_t tile = 0; tile < 4; ++tile) shapes.set(tile, rows_, row_bytes);
-        for (std::size_t tile = 4; tile < 6; ++tile) shapes.set(tile, rows_, block);
-        for (std::size_t tile = 6; tile < 8; ++tile) shapes.set(tile, block / panel_group, row_bytes);
-        Tiles::configure(shapes);
+    DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
+        codes_[half_ * groups + g] = multiplied<Format, true>(w);
     }
-    ~TiledProduct() { Tiles::release(); }
-    TiledProduct(const TiledProduct&) = delete;
-    TiledProduct& operator=(const TiledProduct&) = delete;
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
+        if constexpr (Format::panel_block == activation_half) {
+            scales_[half_] = scales;
+            half_ ^= 1;
+            if (half_ != 0) return;
+        } else {
+            scales_[0] = scales_[1] = scales;
+        }
+        static_cast<Sink*>(this)->take();
+    }
+    DECANT_ALWAYS_INLINE void end(Lanes::Floats scales, Lanes::Floats offsets) noexcept {
+        if constexpr (Format::panel_block == activation_half)
+            offsets_[half_] = offsets;
+        else
+            offsets_[0] = offsets_[1] = offsets;
+        end(scales);
+    }
 
-    /// sums[t][tile_rows] += products of columns [k, k + columns), which the panels hold. `scratch`: what the panels
-    /// leave of `product_bytes`.
-    void add(CodePanel panel, std::size_t k, std::size_t columns, float* sums, std::byte* scratch) const noexcept {
-        for (std::size_t t = 0; t < tokens_; t += rows_)
-            multiply(group(t, k, columns, sums, scratch + 2 * dots_bytes), panel, k, columns / block, scratch);
+ protected:
+    /// As a B tile: [pairs][rows].
+    DECANT_ALWAYS_INLINE void write(std::byte* to) const noexcept {
+        // A code is converted where it is the highest byte of a word.
+        const Lanes::Floats unit = Lanes::floats(0x1p-24f);
+        const Lanes::Floats low = Lanes::times(scales_[0], unit);
+        const Lanes::Floats high = Format::panel_block == activation_half ? Lanes::times(scales_[1], unit) : low;
+        DECANT_UNROLL
+        for (std::size_t g = 0; g < groups; ++g, to += panel_group * tile_row_bytes) {
+            store<0>(g, low, high, to);
+            store<1>(g, low, high, to);
+            store<2>(g, low, high, to);
+            store<3>(g, low, high, to);
+        }
     }
 
  private:
-    static constexpr std::size_t block = Format::panel_block;
-    static constexpr std::size_t panels = tile_rows / panel_rows;
-    static constexpr std::size_t most_rows = 16;
-    static constexpr std::size_t row_bytes = panel_rows * sizeof(std::int32_t);
-    static constexpr std::size_t tile_bytes = most_rows * row_bytes;
-    static constexpr std::size_t at_once = 2;  // blocks
-    static constexpr std::size_t dots_bytes = at_once * panels * tile_bytes;
-    static constexpr std::size_t copy_bytes = most_rows * piece_columns;
-    static_assert(block == activation_block && panels == 2 && row_bytes == panel_rows * panel_group);
-    static_assert(2 * dots_bytes + copy_bytes <= product_bytes - panels_bytes);
+    static constexpr std::size_t groups = activation_half / panel_group;
+
+    template <int Byte>
+    DECANT_ALWAYS_INLINE void store(std::size_t g, Lanes::Floats low, Lanes::Floats high,
+                                    std::byte* to) const noexcept {
+        Lanes::store(to + Byte * tile_row_bytes,
+                     paired(value<Byte>(g, low, offsets_[0]), value<Byte>(groups + g, high, offsets_[1])));
+    }
+    template <int Byte>
+    DECANT_ALWAYS_INLINE Lanes::Floats value(std::size_t g, Lanes::Floats scales,
+                                             Lanes::Floats offsets) const noexcept {
+        Lanes::Words w = codes_[g];
+        if constexpr (Byte < 3) w = Lanes::template left<24 - 8 * Byte>(w);
+        if constexpr (Byte > 0) w = Lanes::bit_and(w, Lanes::words(0xFF000000u));
+        if constexpr (Format::has_offset)
+            return Lanes::multiply_add(Lanes::to_floats(w), scales, offsets);
+        else
+            return Lanes::times(Lanes::to_floats(w), scales);
+    }
+
     static_assert(Format::bias <= 128 && (1 << Format::code_bits) - Format::bias <= 128, "no signed bytes");
+    Lanes::Words codes_[activation_block / panel_group];
+    Lanes::Floats scales_[2], offsets_[2];
+    std::size_t half_ = 0;
+};
 
-    /// The tokens of an A tile.
-    struct Group {
-        const ActivationBlock* const* x;
-        float* sums;
-        std::size_t rows;
-        std::size_t done;  // rows at the beginning that another group has multiplied
-        const std::byte* codes;
-        std::ptrdiff_t stride;               // from token to token
-        std::size_t advance;                 // from 32 columns to the next
-        const ActivationBlock* const* next;  // the group after this
-        const float* next_sums;
+/// Products of the rows of a weight with rows of activations.
+template <class Format, class Tiles>
+class TiledProduct {
+ public:
+    /// As `RowTile::multiply`, of pairs. The tiles are the unit's meanwhile.
+    static void multiply(const WeightRows& w, const PairBlock* const* x, std::size_t tokens, float* sums,
+                         std::byte* scratch) noexcept {
+        const Rows rows(x, tokens);
+        if (tokens <= most_few)
+            multiply_few(w, rows, tokens, sums, scratch);
+        else
+            multiply_many(w, rows, tokens, sums, scratch);
+        Tiles::release();
+    }
 
-        [[nodiscard]] const std::byte* block_at(std::size_t b) const noexcept { return codes + b * advance; }
-        /// What the next group reads where this one reads blocks b and b + 1 of row r.
-        DECANT_ALWAYS_INLINE void prefetch(std::size_t r, std::size_t k, std::size_t b) const noexcept {
-            const std::byte* const from = bytes(next[r] + k / block + b);
-            __builtin_prefetch(from, 0, 3);
-            __builtin_prefetch(from + cache_line, 0, 3);
-            if (b > 0) return;
-            __builtin_prefetch(next_sums + r * tile_rows, 0, 3);
-            __builtin_prefetch(next_sums + r * tile_rows + panel_rows, 0, 3);
+ private:
+    using Tile = RowTile<Format>;
+    static constexpr std::size_t most_rows = 16;  // of a tile
+    static constexpr std::size_t tile_bytes = most_rows * tile_row_bytes;
+    static constexpr std::size_t panel_bytes = piece_columns / activation_block * tile_bytes;
+    static constexpr std::size_t panels = tile_rows / panel_rows;
+    static_assert(panels == 2);
+
+    /// Rows of activations, and how far each lies from the one before, if that is the same for all.
+    struct Rows {
+        const PairBlock* const* x;
+        std::ptrdiff_t stride = 0;
+        bool even = true;
+
+        Rows(const PairBlock* const* rows, std::size_t count) noexcept : x(rows) {
+            if (count > 1) stride = distance(0);
+            for (std::size_t t = 1; t + 1 < count; ++t) even = even && distance(t) == stride;
+        }
+        [[nodiscard]] std::ptrdiff_t distance(std::size_t t) const noexcept {
+            return static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(x[t + 1]) -
+                                               reinterpret_cast<std::uintptr_t>(x[t]));
         }
     };
 
-    /// Tokens from t on. The last group is no smaller than the others but shares tokens with the one before.
-    Group group(std::size_t t, std::size_t k, std::size_t columns, float* sums, std::byte* copy) const noexcept {
-        const std::size_t first = t + rows_ <= tokens_ ? t : tokens_ - rows_;
-        const ActivationBlock* const* const x = x_ + first;
-        const std::size_t at = k / activation_block;
-        const std::size_t next = t + 2 * rows_ <= tokens_ ? t + rows_ : tokens_ - rows_;
-        Group g{x,         sums + first * tile_rows, rows_, t - first, bytes(x[0] + at), 0, sizeof(ActivationBlock),
-                x_ + next, sums + next * tile_rows};
-        if (rows_ > 1) g.stride = distance(x[0], x[1]);
-        for (std::size_t r = 2; r < rows_; ++r)
-            if (distance(x[r - 1], x[r]) != g.stride) return copied(g, at, columns, copy);
-        return g;
-    }
-    /// Of tokens that do not lie at equal distances: [blocks of 32 columns][rows][32].
-    Group copied(Group g, std::size_t at, std::size_t columns, std::byte* copy) const noexcept {
-        g.codes = copy;
-        g.stride = activation_block;
-        g.advance = rows_ * activation_block;
-        for (std::size_t r = 0; r < rows_; ++r)
-            for (std::size_t b = 0; b < columns / activation_block; ++b)
-                __builtin_memcpy(copy + (b * rows_ + r) * activation_block, g.x[r][at + b].codes, activation_block);
-        return g;
-    }
-    static const std::byte* bytes(const ActivationBlock* x) noexcept { return reinterpret_cast<const std::byte*>(x); }
-    static std::ptrdiff_t distance(const ActivationBlock* from, const ActivationBlock* to) noexcept {
-        return static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(to) -
-                                           reinterpret_cast<std::uintptr_t>(from));
-    }
+    /// Blocks of up to 16 rows of activations that lie at equal distances.
+    struct Group {
+        const std::byte* first;
+        std::ptrdiff_t stride;   // from row to row
+        std::ptrdiff_t advance;  // from block to block
 
-    /// The unit works on two blocks while the lanes work on the sums that it stored two blocks before: what it stores
-    /// can be loaded only when it has reached the cache.
-    static void multiply(const Group& g, CodePanel panel, std::size_t k, std::size_t blocks, std::byte* dots) noexcept {
-        multiply_blocks(g, panel, 0, blocks);
-        for (std::size_t b = 0; b < blocks + at_once; b += at_once) {
-            std::byte* const now = dots + b / at_once % 2 * dots_bytes;
-            if (b < blocks) store(now, b, blocks);
-            if (b + at_once < blocks) multiply_blocks(g, panel, b + at_once, blocks);
-            if (b < at_once) continue;
-            const std::byte* const before = dots + (b / at_once + 1) % 2 * dots_bytes;
-            if (b <= blocks)
-                add_dots<at_once>(g, panel, k, b - at_once, before);
-            else
-                add_dots<1>(g, panel, k, b - at_once, before);
+        /// Rows [t, t + count), blocks from `b` on; `copy`: room for that where they lie unevenly.
+        Group(const Rows& rows, std::size_t t, std::size_t count, std::size_t b, std::size_t blocks,
+              std::byte* copy) noexcept
+            : first(reinterpret_cast<const std::byte*>(rows.x[t] + b)),
+              stride(rows.stride),
+              advance(sizeof(PairBlock)) {
+            if (rows.even) return;
+            for (std::size_t i = 0; i < blocks; ++i)
+                for (std::size_t r = 0; r < count; ++r)
+                    __builtin_memcpy(copy + (i * count + r) * sizeof(PairBlock), rows.x[t + r] + b + i,
+                                     sizeof(PairBlock));
+            first = copy;
+            stride = sizeof(PairBlock);
+            advance = static_cast<std::ptrdiff_t>(count * sizeof(PairBlock));
         }
+    };
+
+    /// Sums of `first` and `second` rows have tiles 0 and 1, 2 and 3; activations 4 and 5, panels 6 and 7.
+    static void configure(std::size_t first, std::size_t second) noexcept {
+        typename Tiles::Shapes shapes;
+        for (std::size_t tile = 0; tile < 6; ++tile) {
+            const std::size_t rows = tile == 2 || tile == 3 || tile == 5 ? second : first;
+            shapes.set(tile, rows, rows > 0 ? tile_row_bytes : 0);
+        }
+        for (std::size_t tile = 6; tile < 8; ++tile) shapes.set(tile, most_rows, tile_row_bytes);
+        Tiles::configure(shapes);
     }
 
-    /// Blocks b and b + 1, unless that is the end.
-    DECANT_ALWAYS_INLINE static void multiply_blocks(const Group& g, CodePanel panel, std::size_t b,
-                                                     std::size_t blocks) noexcept {
-        const std::uint8_t* const codes = panel.codes + b * block * panel_rows;
-        constexpr std::size_t next_panel = apart<Format> * block * panel_rows;
-        Tiles::template load<4>(g.block_at(b), g.stride);
-        Tiles::template load<6>(codes, row_bytes);
-        Tiles::template zero<0>();
-        Tiles::template add_products<0, 4, 6>();
-        Tiles::template load<7>(codes + next_panel, row_bytes);
-        Tiles::template zero<1>();
-        Tiles::template add_products<1, 4, 7>();
-        if (b + 1 == blocks) return;
-        Tiles::template load<5>(g.block_at(b + 1), g.stride);
-        Tiles::template load<6>(codes + block * panel_rows, row_bytes);
-        Tiles::template zero<2>();
-        Tiles::template add_products<2, 5, 6>();
-        Tiles::template load<7>(codes + next_panel + block * panel_rows, row_bytes);
-        Tiles::template zero<3>();
-        Tiles::template add_products<3, 5, 7>();
-    }
+    // ---- many tokens: two panels are written, and then multiplied by 32 tokens at a time
 
-    DECANT_ALWAYS_INLINE static void store(std::byte* dots, std::size_t b, std::size_t blocks) noexcept {
-        Tiles::template store<0>(dots, row_bytes);
-        Tiles::template store<1>(dots + tile_bytes, row_bytes);
-        if (b + 1 == blocks) return;
-        Tiles::template store<2>(dots + 2 * tile_bytes, row_bytes);
-        Tiles::template store<3>(dots + 3 * tile_bytes, row_bytes);
-    }
+    struct ToPairs : FromCache, PairSink<Format, ToPairs> {
+        std::byte* to;
+        Fetch fetch;
 
-    /// The float step for `Blocks` blocks from b of the piece on, which begins at column k.
-    template <std::size_t Blocks>
-    DECANT_ALWAYS_INLINE static void add_dots(const Group& g, CodePanel panel, std::size_t k, std::size_t b,
-                                              const std::byte* dots) noexcept {
-        Lanes::Floats scales[Blocks][panels], offsets[Blocks][panels];
-        DECANT_UNROLL
-        for (std::size_t i = 0; i < Blocks; ++i) {
-            DECANT_UNROLL
+        ToPairs(std::byte* panel, Fetch ahead) noexcept : to(panel), fetch(ahead) {}
+        template <std::size_t Bytes>
+        DECANT_ALWAYS_INLINE void begin() noexcept {
+            fetch.template run<Bytes>();
+        }
+        DECANT_ALWAYS_INLINE void take() noexcept {
+            this->write(to);
+            to += tile_bytes;
+        }
+    };
+
+    static void multiply_many(const WeightRows& w, const Rows& x, std::size_t tokens, float* sums,
+                              std::byte* scratch) noexcept {
+        std::byte* const copy = scratch + panels * panel_bytes;
+        std::byte* const x_copy = copy + pair_copy_bytes;
+        const std::size_t piece = Tile::piece_of(w.columns);
+        Fetch fetch{w.first + tile_rows * w.row_bytes};
+        std::size_t shaped = 0;  // for how many tokens
+        for (std::size_t k = 0; k < w.columns; k += piece) {
+            const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < panels; ++p) {
-                const std::size_t lanes = (p * apart<Format> + b + i) * panel_rows;
-                scales[i][p] = Lanes::load_floats(panel.scales + lanes);
-                if constexpr (Format::has_offset) offsets[i][p] = Lanes::load_floats(panel.offsets + lanes);
+                const typename Tile::Source source(w, p * panel_rows < w.count ? p * panel_rows : 0, 1, k, n, copy);
+                ToPairs sink(scratch + p * panel_bytes, fetch);
+                Unpacker<Format>::run(source.first, source.stride, n, sink);
+                fetch = sink.fetch;
             }
-        }
-        for (std::size_t r = g.done; r < g.rows; ++r) {
-            g.prefetch(r, k, b);
-            DECANT_UNROLL
-            for (std::size_t p = 0; p < panels; ++p) {
-                float* const sum = g.sums + r * tile_rows + p * panel_rows;
-                Lanes::Floats y = Lanes::load_floats(sum);
-                DECANT_UNROLL
-                for (std::size_t i = 0; i < Blocks; ++i) {
-                    const ActivationBlock& x = g.x[r][k / block + b + i];
-                    y = scaled(Lanes::load(dots + (i * panels + p) * tile_bytes + r * row_bytes), scales[i][p], x.scale,
-                               y);
-                    if constexpr (Format::has_offset)
-                        y = Lanes::multiply_add(offsets[i][p], Lanes::floats(x.weighted_sum), y);
+            const std::size_t b = k / activation_block, blocks = n / activation_block;
+            for (std::size_t t = 0; t < tokens; t += 2 * most_rows) {
+                const std::size_t now = tokens - t < 2 * most_rows ? tokens - t : 2 * most_rows;
+                const std::size_t first = now < most_rows ? now : most_rows, second = now - first;
+                if (now != shaped) {
+                    if (shaped != 0) Tiles::release();
+                    configure(first, second);
+                    shaped = now;
                 }
-                Lanes::store_floats(sum, y);
+                const Group one(x, t, first, b, blocks, x_copy);
+                float* const to = sums + t * tile_rows;
+                if (second == 0) {
+                    add<false>(one, one, scratch, blocks, k > 0, to);
+                } else {
+                    const Group other(x, t + first, second, b, blocks, x_copy + panel_bytes);
+                    add<true>(one, other, scratch, blocks, k > 0, to);
+                }
             }
         }
     }
 
-    const ActivationBlock* const* x_;
-    std::size_t tokens_;
-    std::size_t rows_;  // of an A tile
-};
+    /// sums[t][tile_rows] (+)= products of `blocks` blocks.
+    template <bool Both>
+    static void add(const Group& one, const Group& other, const std::byte* panel, std::size_t blocks, bool accumulate,
+                    float* sums) noexcept {
+        constexpr std::ptrdiff_t stride = tile_rows * sizeof(float);
+        float* const others = sums + most_rows * tile_rows;
+        if (accumulate) {
+            Tiles::template load<0>(sums, stride);
+            Tiles::template load<1>(sums + panel_rows, stride);
+            if constexpr (Both) {
+                Tiles::template load<2>(others, stride);
+                Tiles::template load<3>(others + panel_rows, stride);
+            }
+        } else {
+            Tiles::template zero<0>();
+            Tiles::template zero<1>();
+            if constexpr (Both) {
+                Tiles::template zero<2>();
+                Tiles::template zero<3>();
+            }
+        }
+        const std::byte *a = one.first, *c = other.first;
+        for (std::size_t i = 0; i < blocks; ++i, panel += tile_bytes, a += one.advance, c += other.advance) {
+            Tiles::template load<4>(a, one.stride);
+            Tiles::template load<6>(panel, tile_row_bytes);
+            Tiles::template add_products<0, 4, 6>();
+            Tiles::template load<7>(panel + panel_bytes, tile_row_bytes);
+            Tiles::template add_products<1, 4, 7>();
+            if constexpr (Both) {
+                Tiles::template load<5>(c, other.stride);
+                Tiles::template add_products<2, 5, 6>();
+                Tiles::template add_products<3, 5, 7>();
+            }
+        }
+        Tiles::template store<0>(sums, stride);
+        Tiles::template store<1>(sums + panel_rows, stride);
+        if constexpr (Both) {
+            Tiles::template store<2>(others, stride);
+            Tiles::template store<3>(others + panel_rows, stride);
+        }
+    }
 
-/// In registers.
-template <class Format>
-class TiledProduct<Format, void> {
- public:
-    TiledProduct(const void*, std::size_t) noexcept {}
+    // ---- few tokens: each block is multiplied when it has been written
+
+    struct Product : FromMemory, PairSink<Format, Product> {
+        const Rows& x;
+        std::size_t tokens;
+        std::byte* room;  // two blocks, and a copy of activations
+        std::size_t b = 0;
+
+        Product(FromMemory memory, const Rows& rows, std::size_t count, std::byte* scratch) noexcept
+            : FromMemory(memory), x(rows), tokens(count), room(scratch) {}
+        template <std::size_t Bytes>
+        DECANT_ALWAYS_INLINE void begin() noexcept {}
+        DECANT_ALWAYS_INLINE void take() noexcept {
+            std::byte* const to = room + b % 2 * tile_bytes;
+            this->write(to);
+            const Group group(x, 0, tokens, b, 1, room + (2 + b % 2) * tile_bytes);
+            Tiles::template load<4>(group.first, group.stride);
+            Tiles::template load<6>(to, tile_row_bytes);
+            Tiles::template add_products<0, 4, 6>();
+            ++b;
+        }
+    };
+
+    /// See `RowTile::few`.
+    struct FewPanel {
+        const Rows& x;
+        std::size_t tokens;
+        std::byte* scratch;
+
+        void operator()(const WeightRows& w, std::size_t r, std::size_t apart, FromMemory memory,
+                        float* sums) const noexcept {
+            Tiles::template zero<0>();
+            Product product(memory, x, tokens, scratch);
+            const std::size_t piece = Tile::piece_at_once(w, r, apart);
+            for (std::size_t k = 0; k < w.columns; k += piece) {
+                const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
+                const typename Tile::Source source(w, r, apart, k, n, scratch + 4 * tile_bytes);
+                Unpacker<Format>::run(source.first, source.stride, n, product);
+            }
+            Tiles::template store<0>(sums, wide_tile_rows * sizeof(float));
+        }
+    };
+
+    static void multiply_few(const WeightRows& w, const Rows& x, std::size_t tokens, float* sums,
+                             std::byte* scratch) noexcept {
+        configure(tokens, 0);
+        Tile::few(w, tokens, sums, FewPanel{x, tokens, scratch});
+    }
 };

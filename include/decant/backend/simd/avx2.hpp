@@ -23,7 +23,6 @@ struct Avx2BaseLanes {
     static constexpr std::size_t few_tokens = 2;
     static constexpr std::size_t float_tile_tokens = 6;
     static constexpr std::size_t fused_tokens = 4;
-    static constexpr std::size_t few_times = 1;
     static constexpr bool keeps_sums = false;
 
     struct Words {

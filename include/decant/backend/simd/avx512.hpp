@@ -29,8 +29,7 @@ struct Lanes {
     static constexpr std::size_t tile_tokens = 6;
     static constexpr std::size_t few_tokens = 4;
     static constexpr std::size_t float_tile_tokens = 6;
-    static constexpr std::size_t fused_tokens = 8;
-    static constexpr std::size_t few_times = 2;
+    static constexpr std::size_t fused_tokens = 16;
     static constexpr bool keeps_sums = true;
 
     using Words = __m512i;
@@ -67,6 +66,15 @@ struct Lanes {
     template <int Bits>
     static Words dot(Words sum, Words codes, Words x) noexcept {
         return _mm512_dpbusd_epi32(sum, codes, x);
+    }
+
+    /// Of the word at x. g++ 12 would broadcast it in an instruction of its own.
+    static Words dot_word(Words sum, Words codes, const void* x) noexcept {
+        using Word __attribute__((may_alias)) = std::int32_t;
+        asm("{vpdpbusd %2%{1to16%}, %1, %0|vpdpbusd %0, %1, %2%{1to16%}}"
+            : "+v"(sum)
+            : "v"(codes), "m"(*static_cast<const Word*>(x)));
+        return sum;
     }
 
     /// Each word is a pair of 16-bit integers (see pair_product.inl).

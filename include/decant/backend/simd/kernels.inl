@@ -117,7 +117,7 @@ struct ByBlocks {
 
 // ---- the float step, which all paths share
 
-/// Codes as the set multiplies them, or as signed bytes in any case.
+/// Codes as the set multiplies them, or as signed bytes.
 template <class Format, bool Signed = Lanes::signed_codes(Format::code_bits)>
 DECANT_ALWAYS_INLINE Lanes::Words multiplied(Lanes::Words codes) noexcept {
     if constexpr (Signed && Format::bias != 0)
@@ -139,6 +139,15 @@ DECANT_ALWAYS_INLINE Lanes::Words start(const ActivationBlock& x, std::size_t ha
             return Lanes::left<shift>(Lanes::broadcast(&x.negative_sum));
         }
     }
+}
+
+/// sum + codes times the same word of activations in all lanes.
+template <int Bits, class Set = Lanes>
+DECANT_ALWAYS_INLINE Lanes::Words dot_word(Lanes::Words sum, Lanes::Words codes, const void* x) noexcept {
+    if constexpr (requires { Set::dot_word(sum, codes, x); })
+        return Set::dot_word(sum, codes, x);
+    else
+        return Set::template dot<Bits>(sum, codes, Set::broadcast(x));
 }
 
 DECANT_ALWAYS_INLINE Lanes::Floats scaled(Lanes::Words dots, Lanes::Floats scales, float scale,
@@ -172,19 +181,19 @@ struct NoFetch {
 /// Base of the sinks that multiply at once. Each row of a panel is the first of a run of rows, from which the next
 /// panels take the others (see `RowTile::few`): sixteen streams, of which each goes on where the next run begins.
 struct FromMemory {
-    const std::byte* end;  // of the first run
+    const std::byte* last;  // the end of the first run
     std::ptrdiff_t onward;
 
     DECANT_ALWAYS_INLINE void approach(const std::byte* first, std::size_t stride) const noexcept {
         constexpr std::size_t ahead = 512;
         first += ahead;
-        if (first >= end) first += onward;
+        if (first >= last) first += onward;
         prefetch_rows(first, stride);
     }
 };
 
 /// Writes a panel.
-template <class Format, bool Signed, class Ahead>
+template <class Format, class Ahead>
 struct ToPanel : FromCache {
     CodePanel panel;
     Ahead fetch;
@@ -196,7 +205,7 @@ struct ToPanel : FromCache {
         fetch.template run<Bytes>();
     }
     DECANT_ALWAYS_INLINE void codes(std::size_t g, Lanes::Words w) noexcept {
-        Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format, Signed>(w));
+        Lanes::store(panel.codes + g * panel_rows * panel_group, multiplied<Format>(w));
     }
     DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
         Lanes::store_floats(panel.scales, scales);
@@ -229,8 +238,8 @@ struct Product : FromMemory {
         const Lanes::Words signed_or_not = multiplied<Format>(w);
         DECANT_UNROLL
         for (std::size_t t = 0; t < Tokens; ++t)
-            dots[t] = Lanes::template dot<Format::code_bits>(
-                dots[t], signed_or_not, Lanes::broadcast(x[t]->codes + half * activation_half + g * panel_group));
+            dots[t] = dot_word<Format::code_bits>(dots[t], signed_or_not,
+                                                  x[t]->codes + half * activation_half + g * panel_group);
     }
     DECANT_ALWAYS_INLINE void end(Lanes::Floats scales) noexcept {
         DECANT_UNROLL
@@ -433,21 +442,13 @@ void multiply_float_panels(const float* values, std::size_t columns, const float
     for (std::size_t t = 0; t < Tokens; ++t) Lanes::store_floats(sums + t * tile_rows + p * panel_rows, y[p][t]);
 }
 
-#include <decant/backend/simd/amx_multiply.inl>
-
-/// Tokens that are multiplied in registers; if there are more than `fused_tokens`, by rows that have just been read.
-inline constexpr std::size_t most_few = Lanes::few_times * Lanes::fused_tokens;
+/// Tokens that are multiplied with no panel in memory.
+inline constexpr std::size_t most_few = Lanes::fused_tokens;
 
 /// The products of one tile of rows of a weight with rows of activations.
 template <class Format>
 struct RowTile {
     static constexpr bool is_float = FloatFormat<Format>;
-    static constexpr bool whole_blocks = [] {
-        if constexpr (is_float)
-            return false;
-        else
-            return Format::panel_block == activation_block;
-    }();
     using X = std::conditional_t<is_float, float, ActivationBlock>;
 
     /// Columns that are unpacked at a time: as even parts as the format's blocks, or eight of them, allow.
@@ -459,34 +460,27 @@ struct RowTile {
         return (columns + count * block - 1) / (count * block) * block;
     }
 
-    /// sums[t][most_rows of the set] = products of the rows with x[t]; `tokens` at least 1. Many tokens by `Tiles`,
-    /// unless void. A unit takes as long for a block of 16 columns as for more: those are left to the lanes.
-    template <class Tiles>
+    /// sums[t][most_rows of the set] = products of the rows with x[t]; `tokens` at least 1.
     static void multiply(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                          std::byte* scratch) noexcept {
         if constexpr (most_few > 0)
             if (tokens <= most_few) return multiply_few(w, x, tokens, sums, scratch);
-        using Unit = std::conditional_t<whole_blocks, Tiles, void>;
         for (std::size_t t = 0; t < tokens; ++t) clear_floats(sums + t * tile_rows, tile_rows);
         const std::size_t piece = piece_of(w.columns);
         // Of the next tile.
         const std::byte* next = w.first + tile_rows * w.row_bytes;
-        std::conditional_t<!is_float && std::is_void_v<Unit>, NoFetch, Fetch> fetch{next};
-        [[maybe_unused]] const TiledProduct<Format, Unit> tiles(x, tokens);
+        std::conditional_t<is_float, Fetch, NoFetch> fetch{next};
         for (std::size_t k = 0; k < w.columns; k += piece) {
             const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
             for (std::size_t p = 0; p < tile_rows / panel_rows; ++p) {
-                const Source source(w, p * panel_rows < w.count ? p * panel_rows : 0, 1, k, n, scratch);
-                unpack<Unit>(source.first, source.stride, n, panel(scratch, p), fetch);
+                const Source source(w, p * panel_rows < w.count ? p * panel_rows : 0, 1, k, n, scratch + panels_bytes);
+                unpack(source.first, source.stride, n, panel(scratch, p), fetch);
             }
-            if constexpr (std::is_void_v<Unit>)
-                add(w, x, tokens, k, n, next, sums, scratch);
-            else
-                tiles.add(panel(scratch, 0), k, n, sums, scratch + panels_bytes);
+            add(w, x, tokens, k, n, next, sums, scratch);
         }
     }
 
-    template <class Tiles = void, class Panel, class Ahead>
+    template <class Panel, class Ahead>
     static void unpack(const std::byte* first, std::size_t stride, std::size_t columns, Panel to,
                        Ahead& fetch) noexcept {
         if constexpr (is_float) {
@@ -494,36 +488,23 @@ struct RowTile {
             unpack_floats<Format>(first, stride, columns, sink);
             fetch = sink.fetch;
         } else {
-            ToPanel<Format, !std::is_void_v<Tiles> || Lanes::signed_codes(Format::code_bits), Ahead> sink{to, fetch};
+            ToPanel<Format, Ahead> sink{to, fetch};
             Unpacker<Format>::run(first, stride, columns, sink);
             fetch = sink.fetch;
         }
     }
 
- private:
-    static auto panel(std::byte* scratch, std::size_t p) noexcept {
-        if constexpr (is_float) {
-            return reinterpret_cast<float*>(scratch) + p * panel_rows * float_piece_columns;
-        } else {
-            constexpr std::size_t panels = tile_rows / panel_rows, scales = apart<Format> * panel_rows;
-            auto* const floats = reinterpret_cast<float*>(scratch + panels * code_panel_bytes);
-            return CodePanel{reinterpret_cast<std::uint8_t*>(scratch) + p * code_panel_bytes, floats + p * scales,
-                             floats + (panels + p) * scales};
-        }
-    }
-
     /// Where columns [k, k + n) lie of the panel of rows r, r + apart, r + 2 apart and so on: in the file, or, where
-    /// there are no 16 or nothing may be read behind them, in a copy.
+    /// there are no 16 or nothing may be read behind them, in `copy`.
     struct Source {
         const std::byte* first;
         std::size_t stride;
         Source(const WeightRows& w, std::size_t r, std::size_t apart, std::size_t k, std::size_t n,
-               std::byte* scratch) noexcept
+               std::byte* copy) noexcept
             : first(w.first + r * w.row_bytes + k / layout.block_elements * layout.block_bytes),
               stride(apart * w.row_bytes) {
             if (in_place(w, r, apart)) return;
             const std::size_t rows = (w.count - r - 1) / apart + 1;
-            std::byte* const copy = scratch + panels_bytes;
             const std::size_t bytes = n / layout.block_elements * layout.block_bytes;
             for (std::size_t i = 0; i < panel_rows; ++i)
                 __builtin_memcpy(copy + i * bytes, first + (i < rows ? i : 0) * stride, bytes);
@@ -538,6 +519,41 @@ struct RowTile {
      private:
         static constexpr DTypeTraits layout = traits(Format::dtype);
     };
+
+    /// Columns of the rows of a panel that are unpacked at once, with no panel in memory: all, unless they are copied.
+    static std::size_t piece_at_once(const WeightRows& w, std::size_t r, std::size_t apart) noexcept {
+        return Source::in_place(w, r, apart) ? w.columns : piece_of(w.columns);
+    }
+
+    /// The rows in runs, 16 of equal length at a time: a panel is made of one row of each, so that memory is read as 16
+    /// streams, which the hardware follows, and not as 16 rows side by side.
+    /// `panel(w, r, apart, memory, sums)` does sums[t][i] = products of row r + i * apart.
+    template <class Panel>
+    static void few(const WeightRows& w, std::size_t tokens, float* sums, const Panel& panel) noexcept {
+        for (std::size_t r = 0, length; r < w.count; r += length * panel_rows) {
+            length = wide_tile_rows / panel_rows;
+            while (length > 1 && r + length * panel_rows > w.count) length /= 2;
+            const std::byte* const end = w.first + (r + length) * w.row_bytes;
+            const std::size_t after = r + length * panel_rows;
+            const bool done = after >= w.count && w.next != nullptr;
+            const std::byte* const next = done ? w.next : w.first + after * w.row_bytes;
+            for (std::size_t i = 0; i < length; ++i)
+                panel(w, r + i, length, FromMemory{end, next - end}, sums + r + i * panel_rows);
+            for (std::size_t t = 0; t < tokens; ++t) interleave(sums + t * wide_tile_rows + r, length);
+        }
+    }
+
+ private:
+    static auto panel(std::byte* scratch, std::size_t p) noexcept {
+        if constexpr (is_float) {
+            return reinterpret_cast<float*>(scratch) + p * panel_rows * float_piece_columns;
+        } else {
+            constexpr std::size_t panels = tile_rows / panel_rows, scales = apart<Format> * panel_rows;
+            auto* const floats = reinterpret_cast<float*>(scratch + panels * code_panel_bytes);
+            return CodePanel{reinterpret_cast<std::uint8_t*>(scratch) + p * code_panel_bytes, floats + p * scales,
+                             floats + (panels + p) * scales};
+        }
+    }
 
     /// Columns [k, k + n), which the panels hold. Meanwhile as many bytes are fetched of the next tile, bit by bit: a
     /// core waits when it has asked for more lines than it can keep track of.
@@ -591,63 +607,48 @@ struct RowTile {
         return Tokens;
     }
 
+    template <std::size_t Tokens>
+    struct FewPanel {
+        const X* const* x;
+        std::size_t tokens;
+        std::byte* scratch;
+
+        void operator()(const WeightRows& w, std::size_t r, std::size_t apart, FromMemory memory,
+                        float* sums) const noexcept {
+            std::conditional_t<is_float, FloatProduct<Tokens>, Product<Format, Tokens>> product(memory);
+            DECANT_UNROLL
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                product.x[t] = x[t < tokens ? t : tokens - 1];
+                product.y[t] = Lanes::floats(0.0f);
+            }
+            const std::size_t piece = piece_at_once(w, r, apart);
+            for (std::size_t k = 0; k < w.columns; k += piece) {
+                const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
+                const Source source(w, r, apart, k, n, scratch + panels_bytes);
+                if constexpr (is_float) {
+                    unpack_floats<Format>(source.first, source.stride, n, product);
+                } else {
+                    Unpacker<Format>::run(source.first, source.stride, n, product);
+                }
+            }
+            DECANT_UNROLL
+            for (std::size_t t = 0; t < Tokens; ++t)
+                if (t < tokens) Lanes::store_floats(sums + t * wide_tile_rows, product.y[t]);
+        }
+    };
+
     static void multiply_few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
                              std::byte* scratch) noexcept {
-        // The second time they come from the cache.
-        constexpr std::size_t most = Lanes::fused_tokens;
-        for (; tokens > most; tokens -= most, x += most, sums += most * wide_tile_rows)
-            few<most>(w, x, most, sums, scratch);
         if (tokens == 1)
-            few<1>(w, x, tokens, sums, scratch);
+            few(w, tokens, sums, FewPanel<1>{x, tokens, scratch});
         else if (tokens <= 4)
-            few<4>(w, x, tokens, sums, scratch);
+            few(w, tokens, sums, FewPanel<4>{x, tokens, scratch});
+        else if (tokens <= least_of(most_few, 8))
+            few(w, tokens, sums, FewPanel<least_of(most_few, 8)>{x, tokens, scratch});
         else
-            few<most>(w, x, tokens, sums, scratch);
+            few(w, tokens, sums, FewPanel<most_few>{x, tokens, scratch});
     }
-
-    /// The rows in runs, 16 of equal length at a time: a panel is made of one row of each, so that memory is read as 16
-    /// streams, which the hardware follows, and not as 16 rows side by side.
-    template <std::size_t Tokens>
-    static void few(const WeightRows& w, const X* const* x, std::size_t tokens, float* sums,
-                    std::byte* scratch) noexcept {
-        for (std::size_t r = 0, length; r < w.count; r += length * panel_rows) {
-            length = wide_tile_rows / panel_rows;
-            while (length > 1 && r + length * panel_rows > w.count) length /= 2;
-            const std::byte* const end = w.first + (r + length) * w.row_bytes;
-            const std::size_t after = r + length * panel_rows;
-            const bool done = after >= w.count && w.next != nullptr;
-            const std::byte* const next = done ? w.next : w.first + after * w.row_bytes;
-            for (std::size_t i = 0; i < length; ++i)
-                few_panel<Tokens>(w, r + i, length, {end, next - end}, x, tokens, sums + r + i * panel_rows, scratch);
-            for (std::size_t t = 0; t < tokens; ++t) interleave(sums + t * wide_tile_rows + r, length);
-        }
-    }
-
-    /// sums[t][i] = products of row r + i * apart with x[t].
-    template <std::size_t Tokens>
-    static void few_panel(const WeightRows& w, std::size_t r, std::size_t apart, FromMemory memory, const X* const* x,
-                          std::size_t tokens, float* sums, std::byte* scratch) noexcept {
-        std::conditional_t<is_float, FloatProduct<Tokens>, Product<Format, Tokens>> product(memory);
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            product.x[t] = x[t < tokens ? t : tokens - 1];
-            product.y[t] = Lanes::floats(0.0f);
-        }
-        // Whole rows, unless they are copied.
-        const std::size_t piece = Source::in_place(w, r, apart) ? w.columns : piece_of(w.columns);
-        for (std::size_t k = 0; k < w.columns; k += piece) {
-            const std::size_t n = w.columns - k < piece ? w.columns - k : piece;
-            const Source source(w, r, apart, k, n, scratch);
-            if constexpr (is_float) {
-                unpack_floats<Format>(source.first, source.stride, n, product);
-            } else {
-                Unpacker<Format>::run(source.first, source.stride, n, product);
-            }
-        }
-        DECANT_UNROLL
-        for (std::size_t t = 0; t < Tokens; ++t)
-            if (t < tokens) Lanes::store_floats(sums + t * wide_tile_rows, product.y[t]);
-    }
+    static constexpr std::size_t least_of(std::size_t a, std::size_t b) noexcept { return a < b ? a : b; }
 
     /// x[16 i + j] to x[count j + i], for i < count: 1, 2, 4 or 8.
     static void interleave(float* x, std::size_t count) noexcept {
@@ -673,6 +674,8 @@ struct RowTile {
     }
 };
 
+#include <decant/backend/simd/amx_multiply.inl>
+
 #include <decant/backend/simd/math.inl>
 
 #include <decant/backend/simd/pair_product.inl>
@@ -684,6 +687,8 @@ struct RowTile {
 /// What the rest of the backend calls.
 struct Set : Rows {
     static constexpr Isa isa = Lanes::isa;
+    /// What block formats are multiplied by; `quantize` makes it.
+    using Activations = ActivationBlock;
     /// Whether attention over an F16 cache rounds to 16-bit integers, see attention_pairs.inl.
     static constexpr bool attends_in_pairs = !std::is_void_v<Lanes::Pairs>;
 
@@ -694,12 +699,19 @@ struct Set : Rows {
 
     /// sums[t][most_rows(tokens)] = products of a tile's rows with x[t], for at least 1 token: rows of
     /// `ActivationBlock` for block formats, of floats for float formats. `scratch` is room for `product_bytes`,
-    /// 64-aligned; rows of sums beyond the tokens (up to `spare_rows`) may be overwritten. `Tiles`: see amx.hpp.
-    template <class Format, class Tiles = void>
+    /// 64-aligned; rows of sums beyond the tokens (up to `spare_rows`) may be overwritten.
+    template <class Format>
     static void multiply(const WeightRows& w, const typename RowTile<Format>::X* const* x, std::size_t tokens,
                          float* sums, std::byte* scratch) noexcept {
-        RowTile<Format>::template multiply<Tiles>(w, x, tokens, sums, scratch);
+        RowTile<Format>::multiply(w, x, tokens, sums, scratch);
     }
+    /// The same by tiles, of pairs of BF16: see amx.hpp.
+    template <class Format, class Tiles>
+    static void multiply_tiles(const WeightRows& w, const PairBlock* const* x, std::size_t tokens, float* sums,
+                               std::byte* scratch) noexcept {
+        TiledProduct<Format, Tiles>::multiply(w, x, tokens, sums, scratch);
+    }
+    static void pair(const float* x, std::size_t columns, PairBlock* to) noexcept { to_pairs(x, columns, to); }
 
     /// `columns` columns of 16 rows to a panel.
     static void unpack(const std::byte* first, std::size_t row_bytes, std::size_t columns, CodeFormat auto format,

@@ -13,6 +13,7 @@
 #include <decant/quant/hadamard.hpp>
 #include <decant/quant/panel.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,11 @@ struct alignas(16) ActivationBlock {
 };
 static_assert(sizeof(ActivationBlock) == 48);
 
+/// 32 columns of a row of activations as BF16: words i hold columns i and, above them, 16 + i. See amx_multiply.inl.
+struct alignas(64) PairBlock {
+    std::uint32_t pairs[activation_half];
+};
+
 // Magnitudes below this are taken for 0: their reciprocal would overflow.
 inline constexpr float smallest_magnitude = 1e-35f;
 
@@ -48,8 +54,14 @@ inline constexpr std::size_t code_panel_bytes = piece_columns * panel_rows;
 inline constexpr std::size_t scale_panel_bytes = piece_columns / activation_half * panel_rows * sizeof(float);
 inline constexpr std::size_t panels_bytes = tile_rows / panel_rows * (code_panel_bytes + 2 * scale_panel_bytes);
 static_assert(panels_bytes >= tile_rows * float_piece_columns * sizeof(float));
-/// What a product needs besides: a copy of rows where a weight has no 16 left.
-inline constexpr std::size_t product_bytes = panels_bytes + panel_rows * piece_columns * sizeof(float);
+/// A row of a tile of a unit that multiplies small matrices; and a copy of rows of 8 bits and their scales.
+inline constexpr std::size_t tile_row_bytes = 64;
+inline constexpr std::size_t pair_copy_bytes = panel_rows * (piece_columns + piece_columns / 8);
+/// What a product needs: panels, and a copy of rows where a weight has no 16 left; or panels of pairs, that copy, and
+/// one of activations.
+inline constexpr std::size_t product_bytes =
+    (std::max)(panels_bytes + panel_rows * piece_columns * sizeof(float),
+               2 * tile_rows * piece_columns * sizeof(std::uint16_t) + pair_copy_bytes);
 /// Rows of sums that it may write beyond those asked for.
 inline constexpr std::size_t spare_rows = 8;
 

@@ -36,7 +36,6 @@ struct Lanes {
     static constexpr std::size_t few_tokens = 1;
     static constexpr std::size_t float_tile_tokens = 4;
     static constexpr std::size_t fused_tokens = 0;
-    static constexpr std::size_t few_times = 1;
     static constexpr bool keeps_sums = false;
     using Pairs = void;
 

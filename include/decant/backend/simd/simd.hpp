@@ -32,9 +32,9 @@
 namespace decant::inline DECANT_ABI {
 namespace simd {
 
-/// Two sets of rows of quantized activations: those that a product reads, and those that it writes.
+/// Two sets of rows of activations as products read them: those that a product reads, and those that it writes.
 struct Prepared {
-    ActivationBlock* blocks = nullptr;
+    std::byte* blocks = nullptr;
     std::size_t rows = 0;    // of a slot
     std::size_t stride = 0;  // blocks of a row, one of them empty: rows of a power of two would share cache sets
 
@@ -43,14 +43,17 @@ struct Prepared {
     }
     /// The whole of it as floats, between a product's reading it and the next writing it.
     [[nodiscard]] float* floats() const noexcept { return reinterpret_cast<float*>(blocks); }
-    [[nodiscard]] ActivationBlock* row(std::uint32_t slot, std::size_t t) const noexcept {
-        return blocks + (slot * rows + t) * stride;
+    template <class Block>
+    [[nodiscard]] Block* row(std::uint32_t slot, std::size_t t) const noexcept {
+        return reinterpret_cast<Block*>(blocks) + (slot * rows + t) * stride;
     }
 };
 
 /// The operations in terms of a set's kernels.
 template <class Set>
 struct Operations {
+    using Activations = typename Set::Activations;
+
     /// A participant's memory for one tile.
     struct Scratch {
         /// `columns`: the widest row that the pass handles.
@@ -115,7 +118,7 @@ struct Operations {
     }
 
     static void run(const host::Prepare& op, const host::Frame&, std::uint32_t t, Scratch, const Prepared& prepared) {
-        Set::quantize(op.x.row(t), op.x.columns, prepared.row(op.slot, t));
+        Set::quantize(op.x.row(t), op.x.columns, prepared.row<Activations>(op.slot, t));
     }
 
     static void run(const host::Linear& op, const host::Frame& f, std::uint32_t tile, Scratch scratch,
@@ -126,7 +129,7 @@ struct Operations {
                 if constexpr (std::same_as<T, float>) {
                     rows[t] = op.x.row(place.row + t) + place.from;
                 } else {
-                    rows[t] = prepared.row(op.reads, place.row + t) + place.from / activation_block;
+                    rows[t] = prepared.row<Activations>(op.reads, place.row + t) + place.from / activation_block;
                 }
             }
         };
@@ -148,7 +151,7 @@ struct Operations {
                 if constexpr (std::same_as<T, float>) {
                     *rows++ = op.x.row(t) + from;
                 } else {
-                    *rows++ = prepared.row(0, t) + from / activation_block;
+                    *rows++ = prepared.row<Activations>(0, t) + from / activation_block;
                 }
             });
         };
@@ -272,7 +275,8 @@ struct Operations {
             float* const y = op.prepares ? sum : op.y.row(place.row + t) + column;
             Set::gate(op.gate, sum, others + t * stride, y, columns);
             if (op.prepares)
-                Set::quantize(y, columns, prepared.row(1 - op.reads, place.row + t) + column / activation_block);
+                Set::quantize(y, columns,
+                              prepared.row<Activations>(1 - op.reads, place.row + t) + column / activation_block);
         }
     }
 
@@ -283,7 +287,7 @@ struct Operations {
                          RowsOf rows_of, float* sums, Scratch scratch, const std::byte* next = nullptr) {
         const WeightRows tile{w.row(first), w.row_bytes, count, w.columns, first + count < w.rows, next};
         visit_format(w.dtype, [&]<class Format>(Format) {
-            using X = std::conditional_t<CodeFormat<Format>, ActivationBlock, float>;
+            using X = std::conditional_t<CodeFormat<Format>, Activations, float>;
             rows_of(scratch.template rows<X>());
             Set::template multiply<Format>(tile, scratch.template rows<X>(), tokens, sums, scratch.memory);
         });
@@ -332,23 +336,25 @@ class Kernels {
         ((isa_ = supported(Sets::isa) ? (std::max)(isa_, Sets::isa) : isa_), ...);
     }
 
-    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16`.
+    /// One of the sets, which this machine must run: `Simd{SimdKernels{Isa::avx2}}`. The only way to `avx512_bf16` and
+    /// `amx`.
     explicit Kernels(Isa isa) noexcept : isa_(isa) { DECANT_ASSERT(supported(isa) && ((Sets::isa == isa) || ...)); }
 
     [[nodiscard]] Isa isa() const noexcept { return isa_; }
 
     static constexpr bool fuses = true;
-    /// Block formats are multiplied in integers and need quantized activations.
+    /// Block formats are multiplied by activations in 8 bits or in pairs of BF16.
     static bool prepares(const host::Weight& weight) noexcept { return traits(weight.dtype).block_elements > 1; }
     static std::size_t scratch_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
         return (std::max)({Operations<Sets>::Scratch::bytes(shape, columns)...});
     }
     static std::size_t prepared_bytes(const PassShape& shape, std::uint32_t columns) noexcept {
-        return (std::max)(2 * shape.rows * Prepared::stride_of(columns) * sizeof(ActivationBlock),
-                          least_pieces * 2 * columns * sizeof(float));
+        return (std::max)(
+            2 * shape.rows * Prepared::stride_of(columns) * (std::max)({sizeof(typename Sets::Activations)...}),
+            least_pieces * 2 * columns * sizeof(float));
     }
     void use_prepared(std::byte* memory, const PassShape& shape, std::uint32_t columns) noexcept {
-        prepared_ = {reinterpret_cast<ActivationBlock*>(memory), shape.rows, Prepared::stride_of(columns)};
+        prepared_ = {memory, shape.rows, Prepared::stride_of(columns)};
         floats_ = prepared_bytes(shape, columns) / sizeof(float);
     }
 

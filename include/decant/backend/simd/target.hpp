@@ -38,9 +38,11 @@
 namespace decant::inline DECANT_ABI {
 
 /// The instruction sets that kernels are written for; of those that a machine runs, the last is taken unless another is
-/// asked for. So `avx512_bf16` never is by itself: it rounds activations to BF16 where weights are BF16. It pays on
-/// AMD's processors (Zen 4 on), which take as long for a pair of such products as for one of floats.
-enum class Isa : std::uint8_t { portable, avx2, avx_vnni, avx512_bf16, avx512_vnni, amx, neon, neon_dotprod };
+/// asked for (`Simd{SimdKernels{Isa::amx}}`). So two never are by themselves. `avx512_bf16` rounds activations to BF16
+/// where weights are BF16, which pays on AMD's processors (Zen 4 on): they take as long for a pair of such products as
+/// for one of floats. `amx` multiplies block formats as BF16 by tiles: it reads prompts much faster than AVX-512 and
+/// decodes one sequence more slowly (docs/performance.md).
+enum class Isa : std::uint8_t { portable, avx2, avx_vnni, amx, avx512_bf16, avx512_vnni, neon, neon_dotprod };
 
 [[nodiscard]] constexpr std::string_view name(Isa isa) noexcept {
     switch (isa) {
@@ -88,9 +90,9 @@ struct CpuId {
 #if DECANT_AMX
 namespace detail {
 
-/// AMX-TILE and AMX-INT8, of the processor and of a system that knows the tiles' state (XCR0 bits 17 and 18).
+/// AMX-TILE and AMX-BF16, of the processor and of a system that knows the tiles' state (XCR0 bits 17 and 18).
 [[nodiscard]] inline bool has_amx() noexcept {
-    constexpr std::uint32_t needed = 3u << 24;
+    constexpr std::uint32_t needed = 1u << 24 | 1u << 22;
     if ((cpuid(1).c >> 27 & 1) == 0 || cpuid(0).a < 7 || (cpuid(7).d & needed) != needed) return false;
     std::uint32_t low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -110,16 +112,15 @@ inline constexpr unsigned tile_data = 18;
 }  // namespace detail
 #endif
 
-/// Asks the system to let this process use AMX. A `Simd` that is made afterwards multiplies by it, with the same
-/// results; without this call none does, and the library never makes it. Measure before you ask: where every 32 columns
-/// have a scale, AMX is about as fast as AVX-512 VNNI (docs/performance.md). It concerns the host because it holds for
-/// the whole process and for good: a thread that has used AMX has 8 KB more of state, also on its stack during a
-/// signal, and Linux (5.16 or newer) refuses while an alternate signal stack is too small for that. Fails with
-/// `unsupported` where processor or system have no AMX. Any thread, any number of times.
+/// Asks the system to let this process use AMX: `Isa::amx` is supported from then on. Without this call it is not, and
+/// the library never makes it. It concerns the host because it holds for the whole process and for good: a thread that
+/// has used AMX has 8 KB more of state, also on its stack during a signal, and Linux (5.16 or newer) refuses while an
+/// alternate signal stack is too small for that. Fails with `unsupported` where processor or system have no AMX. Any
+/// thread, any number of times.
 inline Result<void> allow_amx() {
 #if DECANT_AMX
     if (!detail::has_amx() || !detail::has_avx512_vnni())
-        return Error{ErrorCode::unsupported, "processor or system lack AMX-INT8", "", "AVX-512 or AVX2 are used"};
+        return Error{ErrorCode::unsupported, "processor or system lack AMX-BF16", "", "AVX-512 or AVX2 are used"};
     if (detail::amx_allowed()) return {};
     if (syscall(SYS_arch_prctl, detail::arch_req_xcomp_perm, static_cast<unsigned long>(detail::tile_data)) == 0)
         return {};
