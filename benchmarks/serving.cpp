@@ -3,16 +3,18 @@
 // tokens all get per second.
 //
 //     serving --model FILE.gguf --trace FILE.jsonl [--seats 8] [--threads 2] [--cache 16384] [--prompt-rows 128]
-//             [--draft 0] [--draft-model FILE.gguf] [--no-prefix-cache] [--json]
+//             [--draft 0] [--draft-model FILE.gguf] [--contrary] [--no-prefix-cache] [--json]
 //
 // A line of the trace is a request: {"arrival": 0.5, "prompt": ..., "max_tokens": 64, "seed": 1}. `arrival` is in
 // seconds from the start, or, with "after": N, from the end of the N-th request of the file (from 0). `prompt` is a
 // text, a list of tokens, or a number: so many made-up tokens, which are others for another seed. Answers are greedy
 // and go on behind the end of a turn. `--draft`: so many tokens may be drafted for each answer (with a draft model, if
-// not said, 8). Times are in milliseconds; the first token counts from the arrival.
+// not said, 8). `--contrary`: the draft model proposes what it thinks least likely, to see what bad drafts cost. Times
+// are in milliseconds; the first token counts from the arrival.
 
 #include <decant/decant.hpp>
 
+#include "../examples/support/contrary.hpp"
 #include "../examples/support/options.hpp"
 #include "../examples/support/progress.hpp"
 
@@ -262,9 +264,11 @@ int main(int argc, char** argv) try {
     const examples::Options options(
         argc, argv,
         {"--model", "--trace", "--seats", "--threads", "--cache", "--prompt-rows", "--draft", "--draft-model"},
-        {"--no-prefix-cache", "--json"});
+        {"--contrary", "--no-prefix-cache", "--json"});
     if (!options.given("--model") || !options.given("--trace"))
         throw examples::UsageError("give a file and what is asked of it: --model FILE.gguf --trace FILE.jsonl");
+    if (options.given("--contrary") && !options.given("--draft-model"))
+        throw examples::UsageError("--contrary is about a draft model: --draft-model FILE.gguf");
     const auto weights = decant::Weights::open(options.text("--model", "")).value();
     weights.warm_up().value();
     const auto tokenizer = decant::Tokenizer::from(weights).value();
@@ -272,8 +276,9 @@ int main(int argc, char** argv) try {
     const auto prompt_rows = static_cast<std::uint32_t>(options.count("--prompt-rows", 128, 1, 65536));
     std::optional<decant::Model<decant::Simd>> draft_model;
     if (options.given("--draft-model")) {
-        const auto smaller = decant::Weights::open(options.text("--draft-model", "")).value();
+        auto smaller = decant::Weights::open(options.text("--draft-model", "")).value();
         smaller.warm_up().value();
+        if (options.given("--contrary")) smaller = examples::contrary(smaller).value();
         draft_model = decant::Model<decant::Simd>::bind(smaller).value();
     }
     const auto draft = static_cast<std::uint32_t>(options.count("--draft", draft_model ? 8 : 0, 0, 64));

@@ -1,5 +1,5 @@
 // Copyright the Decant authors. Distributed under the Boost Software License, Version 1.0.
-// experiment --model FILE: the physics of inference, made visible in five short chapters. Everything is measured while
+// experiment --model FILE: the physics of inference, made visible in seven short chapters. Everything is measured while
 // you wait (under three minutes on two cores), nothing is extrapolated. Ends with a table, a JSON file and an HTML
 // page.
 
@@ -72,6 +72,8 @@ void run(const experiment::Settings& settings) {
     experiment.cache();
     experiment.elevator();
     experiment.attention_and_paging();
+    experiment.speculation();
+    experiment.prefix_reuse();
     experiment::Results results = experiment.finish();
     results.total_seconds = watch.seconds();
 

@@ -386,7 +386,10 @@ void show(const Setup& setup, const Run& one, const Run& two) {
     line("  the longest", percentile(one.first, 1.0), percentile(two.first, 1.0));
     line("all done after, s", one.seconds, two.seconds);
     draw(one, two);
-    std::printf("\nBoth wrote %s.\n", one.texts == two.texts ? "the same, token for token" : "something else");
+    std::printf(
+        "\nTwo processes have half of the threads each: writers no longer wait for prompts, and prompts take "
+        "longer.\n");
+    std::printf("Both wrote %s.\n", one.texts == two.texts ? "the same, token for token" : "something else");
 }
 
 int run(int argc, char** argv) {

@@ -8,6 +8,8 @@
 #include "lab.hpp"
 #include "paging.hpp"
 #include "pause_and_drip.hpp"
+#include "prefix_reuse.hpp"
+#include "speculation.hpp"
 #include "terminal.hpp"
 #include "two_builds.hpp"
 
@@ -124,6 +126,18 @@ void Experiment::attention_and_paging() {
     };
     report("conversations in slots", paging.contiguous);
     report("conversations in pages", paging.paged);
+}
+
+void Experiment::speculation() {
+    print_heading(6, "Guessing ahead",
+                  "Look at how many tokens one trip over the weights brings when guesses are right.");
+    GuessingAhead(*lab_).run();
+}
+
+void Experiment::prefix_reuse() {
+    print_heading(7, "The same beginning",
+                  "Look at how soon an agent answers when only what is new of its context is read.");
+    experiment::prefix_reuse(*lab_);
 }
 
 Results Experiment::finish() {

@@ -27,6 +27,8 @@ class Experiment {
     void cache();                 ///< 3
     void elevator();              ///< 4
     void attention_and_paging();  ///< 5
+    void speculation();           ///< 6
+    void prefix_reuse();          ///< 7
     /// Measures the limits once more, and what share of them the model used.
     Results finish();
 

@@ -77,6 +77,61 @@ double quantile(std::vector<double> values, double share) {
     return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
+/// The same without a cache and with it: two lines, each named at its end.
+struct TwoLines {
+    std::string_view label;
+    std::string_view up, across;  // the names of the axes
+    struct Point {
+        double x;
+        double with, without;
+        std::string with_text, without_text;
+    };
+    std::vector<Point> points = {};
+    std::vector<double> ticks = {};
+};
+
+std::string two_lines(double width, const TwoLines& lines, const Scale& x, const Scale& y) {
+    constexpr double height = 280;
+    Svg svg(width, height, lines.label);
+    const Panel panel(axis_room, above_room, width - axis_room - 84, height - above_room - below_room, x, y);
+    panel.draw_y(svg, lines.up);
+    std::vector<XY> with_line, without_line;
+    for (const TwoLines::Point& point : lines.points) {
+        with_line.push_back(panel.at(point.x, point.with));
+        without_line.push_back(panel.at(point.x, point.without));
+    }
+    svg.curve(without_line, "other stroke");
+    svg.curve(with_line, "small stroke");
+    for (std::size_t i = 0; i < lines.points.size(); ++i) {
+        svg.dot(without_line[i], 3.5, "other fill", "without: " + lines.points[i].without_text);
+        svg.dot(with_line[i], 3.5, "small fill", "with: " + lines.points[i].with_text);
+    }
+    const double gap = with_line.back().y - without_line.back().y;
+    const double apart = gap < 30 ? (30 - gap) / 2 : 0;
+    const auto end_label = [&](XY at, double shift, std::string_view name, std::string_view value,
+                               std::string_view style) {
+        svg.text({at.x + 9, at.y + shift - 3}, name, with(style, "text"));
+        svg.text({at.x + 9, at.y + shift + 12}, value, with(style, "text"));
+    };
+    end_label(without_line.back(), -apart, "without", lines.points.back().without_text, "other");
+    end_label(with_line.back(), apart, "with cache", lines.points.back().with_text, "small");
+    panel.draw_x(svg, lines.across, lines.ticks);
+    return std::move(svg).finish();
+}
+
+std::string reuse_chart(const Results& results, double width, TwoLines lines, double (*value)(const PrefixReuse::Side&),
+                        std::string (*text)(const PrefixReuse::Side&)) {
+    double most = 0;
+    for (const PrefixReuse::Call& call : results.reuse.calls) {
+        const auto x = static_cast<double>(lines.points.size() + 1);
+        lines.points.push_back({x, value(call.with), value(call.without), text(call.with), text(call.without)});
+        lines.ticks.push_back(x);
+        most = (std::max)({most, lines.points.back().with, lines.points.back().without});
+    }
+    lines.across = "call of the tool";
+    return two_lines(width, lines, Scale::linear(1, lines.points.back().x), Scale::linear(0, round_up(most * 1.05)));
+}
+
 }  // namespace
 
 std::string memory_chart(const Results& results, double width) {
@@ -174,43 +229,21 @@ std::string drip_chart(const Results& results, double width) {
 
 std::string cache_time_chart(const Results& results, double width) {
     const auto& points = results.cache.points;
-    constexpr double height = 280;
-    Svg svg(width, height, "Time of the next token with the cache and without it, by length of the context");
-    if (points.empty()) return std::move(svg).finish();
-    double low = points.front().with_seconds, high = points.front().without_seconds;
-    std::vector<XY> with_line, without_line;
+    TwoLines lines{"Time of the next token with the cache and without it, by length of the context",
+                   "milliseconds for the next token (ms), log scale", "tokens of context before it, log scale"};
+    double low = 1e300, high = 0;
     for (const auto& point : points) {
         low = (std::min)({low, point.with_seconds, point.without_seconds});
         high = (std::max)({high, point.with_seconds, point.without_seconds});
+        lines.ticks.push_back(static_cast<double>(point.context));
+        lines.points.push_back({static_cast<double>(point.context), point.with_seconds * 1e3,
+                                point.without_seconds * 1e3, duration(point.with_seconds),
+                                duration(point.without_seconds)});
     }
+    if (points.empty()) return Svg(width, 0, lines.label).finish();
     const double last = static_cast<double>(points.back().context);
-    const Panel panel(axis_room, above_room, width - axis_room - 84, height - above_room - below_room,
-                      Scale::log(static_cast<double>(points.front().context), (std::max)(last, 32.0)),
-                      Scale::log(low * 1e3 / 1.5, high * 1e3 * 1.3));
-    panel.draw_y(svg, "milliseconds for the next token (ms), log scale");
-    for (const auto& point : points) {
-        const double x = static_cast<double>(point.context);
-        with_line.push_back(panel.at(x, point.with_seconds * 1e3));
-        without_line.push_back(panel.at(x, point.without_seconds * 1e3));
-    }
-    svg.curve(without_line, "other stroke");
-    svg.curve(with_line, "small stroke");
-    for (std::size_t i = 0; i < points.size(); ++i) {
-        svg.dot(without_line[i], 3.5, "other fill", "without: " + duration(points[i].without_seconds));
-        svg.dot(with_line[i], 3.5, "small fill", "with: " + duration(points[i].with_seconds));
-    }
-    const double gap = with_line.back().y - without_line.back().y;
-    const double apart = gap < 30 ? (30 - gap) / 2 : 0;
-    const auto end_label = [&](XY at, double shift, std::string_view name, double seconds, std::string_view style) {
-        svg.text({at.x + 9, at.y + shift - 3}, name, with(style, "text"));
-        svg.text({at.x + 9, at.y + shift + 12}, duration(seconds), with(style, "text"));
-    };
-    end_label(without_line.back(), -apart, "without", points.back().without_seconds, "other");
-    end_label(with_line.back(), apart, "with cache", points.back().with_seconds, "small");
-    std::vector<double> ticks;
-    for (const auto& point : points) ticks.push_back(static_cast<double>(point.context));
-    panel.draw_x(svg, "tokens of context before it, log scale", ticks);
-    return std::move(svg).finish();
+    return two_lines(width, lines, Scale::log(static_cast<double>(points.front().context), (std::max)(last, 32.0)),
+                     Scale::log(low * 1e3 / 1.5, high * 1e3 * 1.3));
 }
 
 std::string cache_bytes_chart(const Results& results, double width) {
@@ -364,6 +397,44 @@ std::string paging_chart(const Results& results, double width) {
     draw(paging.paged, "small");
     panel.draw_x(svg, "steps, of one token for each conversation", panel.x.ticks(width > 500 ? 6 : 3));
     return std::move(svg).finish();
+}
+
+std::string speculation_chart(const Results& results, double width) {
+    const auto one = [&](bool speed, double across) {
+        std::vector<BarRow> rows;
+        double most = 0;
+        for (const Speculation::Task& task : results.speculation.tasks) {
+            for (const Speculation::Way& way : task.ways) {
+                const bool plain = way.drafts == Speculation::Drafts::none;
+                const double value = speed ? way.speed() : way.weight_bytes_per_token() / 1e6;
+                rows.push_back({task.name + ", " + drafts_text(way.drafts, results.builds.small().label),
+                                {{value, plain ? "other fill" : "small fill"}},
+                                rounded(value)});
+                most = (std::max)(most, value);
+            }
+        }
+        return bars(across, speed ? "Speed of writing with drafts" : "Bytes of weights per token with drafts",
+                    speed ? "tokens per second" : "MB of weights read per token", round_up(most), rows);
+    };
+    const double each = width > 500 ? (width - 32) / 2 : width;
+    return "<div class=\"pair\">" + one(true, each) + one(false, each) + "</div>";
+}
+
+std::string reuse_wait_chart(const Results& results, double width) {
+    return reuse_chart(
+        results, width,
+        {"Time to the first token of each call, with the cache of prefixes and without",
+         "milliseconds to the first token (ms)", ""},
+        [](const PrefixReuse::Side& side) { return side.first_seconds * 1e3; },
+        [](const PrefixReuse::Side& side) { return duration(side.first_seconds); });
+}
+
+std::string reuse_tokens_chart(const Results& results, double width) {
+    return reuse_chart(
+        results, width,
+        {"Tokens of the context computed in each call, with the cache of prefixes and without", "tokens read", ""},
+        [](const PrefixReuse::Side& side) { return static_cast<double>(side.computed); },
+        [](const PrefixReuse::Side& side) { return count(static_cast<std::size_t>(side.computed)); });
 }
 
 std::vector<RoofPoint> roof_points(const Results& results) {

@@ -25,6 +25,9 @@ namespace experiment {
 [[nodiscard]] std::string attention_chart(const Results& results, double width);
 [[nodiscard]] std::string paging_bars(const Results& results, double width);
 [[nodiscard]] std::string paging_chart(const Results& results, double width);
+[[nodiscard]] std::string speculation_chart(const Results& results, double width);
+[[nodiscard]] std::string reuse_wait_chart(const Results& results, double width);
+[[nodiscard]] std::string reuse_tokens_chart(const Results& results, double width);
 
 /// A numbered point of the roofline.
 struct RoofPoint {

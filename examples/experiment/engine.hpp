@@ -40,6 +40,7 @@ class Engine {
           model_(decant::Model<Metered>::bind(weights, Metered(MeteredKernels(meter_.get()))).value()),
           context_(model_, pool, {.rows = chunk, .sequences = 16, .logits = scored_rows}) {}
 
+    [[nodiscard]] const decant::Model<Metered>& model() const { return model_; }
     [[nodiscard]] const decant::ModelSpec& spec() const { return model_.spec(); }
     [[nodiscard]] const decant::Weights& weights() const { return model_.weights(); }
     [[nodiscard]] decant::Isa isa() const { return model_.backend().kernels().isa(); }

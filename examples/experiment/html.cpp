@@ -275,6 +275,80 @@ std::string attention_and_paging(const Results& results) {
     return out + std::string(chapter_end);
 }
 
+std::string speculation(const Results& results) {
+    const Speculation& found = results.speculation;
+    const std::string& small = results.builds.small().label;
+    using Drafts = Speculation::Drafts;
+    std::vector<std::string> text{
+        "One sequence alone pays a trip over all weights for every token. If somebody guesses the next tokens, one "
+        "trip "
+        "checks all guesses at once: right ones are kept, and the first wrong one ends the guess. The text is the same "
+        "either way."};
+    bool same = true;
+    for (const Speculation::Task& task : found.tasks) {
+        same = same && task.same;
+        const Speculation::Way& plain = task.ways.front();
+        if (const auto* way = task.find(Drafts::lookup); way != nullptr && way->drafted > 0) {
+            text.push_back("<b>" + escaped(task.name) + "</b>, guesses from what was written before: " +
+                           percent(way->accepted_share()) + " of " + count(static_cast<std::size_t>(way->drafted)) +
+                           " right, " + rounded(way->tokens_per_pass()) + " tokens per pass, " +
+                           times(way->speed() / plain.speed()) + " the speed.");
+        }
+        if (const auto* way = task.find(Drafts::small)) {
+            text.push_back("<b>" + escaped(task.name) + "</b>, the " + escaped(small) +
+                           " build guesses for the other: " + percent(way->accepted_share()) + " of " +
+                           count(static_cast<std::size_t>(way->drafted)) + " right, " +
+                           rounded(way->tokens_per_pass()) + " tokens per pass, " +
+                           times(way->speed() / plain.speed()) + " the speed.");
+        }
+        if (const auto* way = task.find(Drafts::contrary)) {
+            const double loss = way->seconds / plain.seconds - 1;
+            text.push_back(
+                "A draft model that is always wrong (all its scores have the other sign) was asked for only " +
+                count(static_cast<std::size_t>(way->drafted)) + " tokens, and cost " +
+                (loss > 0 ? percent(loss) : std::string("nothing")) +
+                " of this answer's time. An engine lets drafts that do not pay take 3 % of the time, after a "
+                "start of a few passes to try.");
+        }
+    }
+    text.push_back(same ? "All ways wrote <b>the same, token for token</b>."
+                        : "The ways wrote <b>different texts</b>.");
+    std::string out = chapter("6", "Guessing ahead",
+                              "Look at how many tokens one trip over the weights brings when guesses are right.", text);
+    out += figure(results, speculation_chart, "One answer, with and without guesses",
+                  "Written by the " + results.builds.builds[found.build].label +
+                      " build. Weights of the draft model are counted, too.",
+                  {{"other", "one by one"}, {"small", "with drafts"}});
+    return out + std::string(chapter_end);
+}
+
+std::string prefix_reuse(const Results& results) {
+    const PrefixReuse& found = results.reuse;
+    const PrefixReuse::Side with = found.sum(&PrefixReuse::Call::with),
+                            without = found.sum(&PrefixReuse::Call::without);
+    const PrefixReuse::Call& last = found.calls.back();
+    std::string out = chapter(
+        "7", "The same beginning", "Look at how soon an agent answers when only what is new of its context is read.",
+        {"An agent sends its whole context with every call, and it is the same as last time but for its end. What was "
+         "computed is found again, block by block, by its tokens: " +
+             count(static_cast<std::size_t>(with.computed)) + " tokens were read in " + count(found.calls.size()) +
+             " calls instead of " + count(static_cast<std::size_t>(without.computed)) +
+             ". What was new, and a block for each call, would have been " +
+             count(static_cast<std::size_t>(found.most)) + ".",
+         "The last call, of " + count(last.context) + " tokens, begins to answer after " +
+             duration(last.with.first_seconds) + " instead of " + duration(last.without.first_seconds) +
+             ". It is <b>arithmetic</b> that is saved: all calls together, their answers included, took " +
+             operations_text(with.operations) + " operations instead of " + operations_text(without.operations) +
+             ". They moved " + megabytes(with.bytes) + " instead of " + megabytes(without.bytes) +
+             ": a pass reads all weights, whether its rows are few or many.",
+         found.same ? "Both wrote <b>the same, token for token</b>." : "They wrote <b>different texts</b>."});
+    out += figure(results, reuse_wait_chart, "The wait for the first token", "One of the two lines stays flat.");
+    out += figure(results, reuse_tokens_chart, "What is read in each call",
+                  "Each call adds what a tool has said and the model\u2019s answer of " + count(found.answer_tokens) +
+                      " tokens.");
+    return out + std::string(chapter_end);
+}
+
 std::string roofline(const Results& results) {
     const Limits& limits = results.machine.limits;
     std::vector<std::string> text{
@@ -325,8 +399,8 @@ std::string to_html(const Results& results) {
            escaped(results.model) + ": the physics of inference</title>\n<style>" + std::string(style_sheet) +
            "</style></head>\n<body><main>\n" + opening(results) + "<div class=\"chapters\">" + two_builds(results) +
            pause_and_drip(results) + cache(results) + elevator(results) + attention_and_paging(results) +
-           roofline(results) + table(results) + "</div><footer><p>Everything here was measured in one run of " +
-           duration(results.total_seconds) +
+           speculation(results) + prefix_reuse(results) + roofline(results) + table(results) +
+           "</div><footer><p>Everything here was measured in one run of " + duration(results.total_seconds) +
            "; nothing is extrapolated. Times are medians of single tokens or the best of a few rounds, bytes and "
            "operations are counted while the model runs. MB are millions of bytes; an operation is a multiplication or "
            "an addition.</p></footer>\n</main></body></html>\n";

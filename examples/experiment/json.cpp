@@ -145,6 +145,42 @@ Json json_of(const Paging& found) {
             {"contiguous", side(found.contiguous)}, {"paged", side(found.paged)}};
 }
 
+Json json_of(const Speculation& found, const Builds& builds) {
+    Json tasks = Json::array();
+    for (const auto& task : found.tasks) {
+        Json ways = Json::array();
+        for (const auto& way : task.ways) {
+            ways.push_back({{"drafts", drafts_text(way.drafts, builds.small().label)},
+                            {"tokens", way.tokens},
+                            {"seconds", way.seconds},
+                            {"tokens_per_second", way.speed()},
+                            {"passes", way.passes},
+                            {"tokens_per_pass", way.tokens_per_pass()},
+                            {"drafted_tokens", way.drafted},
+                            {"accepted_tokens", way.accepted},
+                            {"weight_bytes_per_token", way.weight_bytes_per_token()}});
+        }
+        tasks.push_back({{"task", task.name}, {"ways", ways}, {"same_tokens", task.same}});
+    }
+    return {{"build", builds.builds[found.build].label}, {"tasks", tasks}};
+}
+
+Json json_of(const PrefixReuse& found) {
+    const auto side = [](const PrefixReuse::Side& s) -> Json {
+        return {{"tokens_computed", s.computed},
+                {"first_token_seconds", s.first_seconds},
+                {"bytes_moved", s.bytes},
+                {"operations", s.operations}};
+    };
+    Json calls = Json::array();
+    for (const auto& call : found.calls)
+        calls.push_back({{"context_tokens", call.context}, {"with", side(call.with)}, {"without", side(call.without)}});
+    return {{"answer_tokens", found.answer_tokens},
+            {"tokens_to_compute_at_most", found.most},
+            {"same_tokens", found.same},
+            {"calls", calls}};
+}
+
 }  // namespace
 
 std::string to_json(const Results& results) {
@@ -164,6 +200,8 @@ std::string to_json(const Results& results) {
               {"elevator", Json::array()},
               {"attention", json_of(results.attention)},
               {"paging", json_of(results.paging)},
+              {"speculation", json_of(results.speculation, results.builds)},
+              {"prefix_reuse", json_of(results.reuse)},
               {"total_seconds", results.total_seconds}};
     for (const Elevator& found : results.elevators) json["elevator"].push_back(json_of(found, results.builds));
     // Names in files need not be UTF-8.

@@ -183,6 +183,84 @@ struct Paging {
     Side paged;
 };
 
+/// Chapter 6: the same tokens, written one by one and with drafts.
+struct Speculation {
+    enum class Drafts { none, lookup, small, contrary };
+    struct Way {
+        Drafts drafts = Drafts::none;
+        std::size_t tokens = 0;  ///< of the answer, after the first
+        double seconds = 0;      ///< that they took, best round
+        std::uint64_t passes = 0;
+        std::uint64_t drafted = 0;
+        std::uint64_t accepted = 0;
+        std::uint64_t weight_bytes = 0;  ///< of the model and of the draft model
+
+        [[nodiscard]] double speed() const { return static_cast<double>(tokens) / seconds; }
+        [[nodiscard]] double tokens_per_pass() const {
+            return static_cast<double>(tokens) / static_cast<double>(passes);
+        }
+        [[nodiscard]] double weight_bytes_per_token() const {
+            return static_cast<double>(weight_bytes) / static_cast<double>(tokens);
+        }
+        [[nodiscard]] double accepted_share() const {
+            return drafted == 0 ? 0.0 : static_cast<double>(accepted) / static_cast<double>(drafted);
+        }
+    };
+    struct Task {
+        std::string name;       ///< one word
+        std::vector<Way> ways;  ///< the first without drafts
+        bool same = true;       ///< all wrote the same tokens
+
+        [[nodiscard]] const Way* find(Drafts drafts) const {
+            for (const Way& way : ways)
+                if (way.drafts == drafts) return &way;
+            return nullptr;
+        }
+    };
+    std::vector<Task> tasks;
+    std::size_t build = 0;  ///< that writes, index into Builds::builds; the last one drafts, if it is another
+};
+
+/// Who drafts, for people; `small` is the label of the smallest build.
+[[nodiscard]] inline std::string drafts_text(Speculation::Drafts drafts, const std::string& small) {
+    switch (drafts) {
+        case Speculation::Drafts::lookup: return "prompt lookup";
+        case Speculation::Drafts::small: return small + " drafts";
+        case Speculation::Drafts::contrary: return "wrong drafts";
+        default: return "one by one";
+    }
+}
+
+/// Chapter 7: an agent's calls, whose context grows, with the cache of prefixes and without.
+struct PrefixReuse {
+    struct Side {
+        std::uint64_t computed = 0;  ///< tokens of the prompt
+        double first_seconds = 0;    ///< to the first token
+        double bytes = 0;            ///< moved by the passes of the call
+        double operations = 0;       ///< of them
+    };
+    struct Call {
+        std::size_t context = 0;  ///< tokens of the prompt
+        Side with;
+        Side without;
+    };
+    std::vector<Call> calls;
+    std::size_t answer_tokens = 0;  ///< of each call
+    std::uint64_t most = 0;         ///< tokens that the calls may compute with the cache: the new ones and a block each
+    bool same = false;              ///< both ways wrote the same
+
+    [[nodiscard]] Side sum(Side Call::*side) const {
+        Side all;
+        for (const Call& call : calls) {
+            all.computed += (call.*side).computed;
+            all.first_seconds += (call.*side).first_seconds;
+            all.bytes += (call.*side).bytes;
+            all.operations += (call.*side).operations;
+        }
+        return all;
+    }
+};
+
 struct Results {
     std::string model;
     std::string family;
@@ -196,6 +274,8 @@ struct Results {
     std::vector<Elevator> elevators;
     Attention attention;
     Paging paging;
+    Speculation speculation;
+    PrefixReuse reuse;
     double total_seconds = 0;
 };
 
