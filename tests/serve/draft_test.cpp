@@ -108,7 +108,7 @@ TEST_CASE("draft: a draft model that pays is never shut out, and one that begins
     run(1, 0, 1);
     CHECK(run(1000, 1, 1) == 1000);  // saves 1 for 0.5
     CHECK(run(2000, 0, 1) < 250);    // 3 % of the time, and the start, for 0.5 each
-    CHECK(run(1000, 2, 1) > 300);    // after 16 / 0.03 passes at most
+    CHECK(run(1000, 2, 1) > 300);    // after 8 / 0.03 passes at most
     CHECK(run(1000, 2, 1) == 1000);
     CHECK(run(2000, 2, 16) < 300);  // one of many saves a small part of a pass
     CHECK(DraftLedger().pays() == false);

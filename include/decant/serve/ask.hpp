@@ -39,7 +39,7 @@ struct EngineOptions {
     std::size_t draft_cache_tokens = 16384;  ///< of a draft model, as `cache_tokens`
     /// Of the time in passes, the share that a draft model may cost while its drafts do not pay, after a start of a few
     /// passes to try; beyond that it is not asked.
-    float draft_loss = 0.03f;
+    float draft_loss = 0.02f;
     /// Of the host's memory, what may hold the keys and values of answers that gave their blocks to others. Beyond it
     /// they are computed again, with the same bits.
     std::size_t swap_bytes = 0;

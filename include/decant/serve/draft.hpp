@@ -101,8 +101,8 @@ class DraftLedger {
     [[nodiscard]] bool pays() const noexcept { return open_; }
 
  private:
-    static constexpr double start = 32.0;   // passes
-    static constexpr double enough = 16.0;  // for bringing the model up to the answers and some drafts, not for a part
+    static constexpr double start = 16.0;   // passes
+    static constexpr double enough = 8.0;  // for bringing the model up to the answers and some drafts, not for a part
 
     void earn(double seconds) noexcept {
         balance_ = (std::min)(balance_ + seconds, start * pass_);
