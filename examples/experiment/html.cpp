@@ -307,7 +307,7 @@ std::string speculation(const Results& results) {
                 "A draft model that is always wrong (all its scores have the other sign) was asked for only " +
                 count(static_cast<std::size_t>(way->drafted)) + " tokens, and cost " +
                 (loss > 0 ? percent(loss) : std::string("nothing")) +
-                " of this answer's time. An engine lets drafts that do not pay take 3 % of the time, after a "
+                " of this answer's time. An engine lets drafts that do not pay take 2 % of the time, after a "
                 "start of a few passes to try.");
         }
     }

@@ -101,7 +101,7 @@ class DraftLedger {
     [[nodiscard]] bool pays() const noexcept { return open_; }
 
  private:
-    static constexpr double start = 16.0;   // passes
+    static constexpr double start = 16.0;  // passes
     static constexpr double enough = 8.0;  // for bringing the model up to the answers and some drafts, not for a part
 
     void earn(double seconds) noexcept {
