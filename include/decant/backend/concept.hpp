@@ -7,7 +7,7 @@
 /// A backend is a cheap, copyable handle. `Buffer` owns memory, reserved once; a `View` is a handle into one and is not
 /// dereferenced outside the backend; a `Weight` is a mapped tensor as the backend sees it. Operations write into given
 /// views, return nothing, and are enqueued only inside `Pass::record`; nothing reads a result in the middle of a pass.
-/// What each computes is stated beside its struct in host/ops.hpp and by the `Eigen` backend.
+/// What each computes is stated beside its struct in host/ops.hpp and host/attend.hpp and by the `Eigen` backend.
 
 #include <decant/backend/host/ops.hpp>
 #include <decant/backend/host/pass.hpp>

@@ -3,8 +3,10 @@
 
 /// \file
 /// The operations of a host backend as data: one struct per operation, stored in a pass and run tile by tile. The
-/// formula of each stands here; the Eigen backend states it in code.
+/// formula of each stands here, attention's in attend.hpp; the Eigen backend states it in code.
 
+#include <decant/backend/host/attend.hpp>
+#include <decant/backend/host/frame.hpp>
 #include <decant/core/best.hpp>
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
@@ -21,114 +23,21 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <span>
-#include <vector>
 
 namespace decant::inline DECANT_ABI {
 
 namespace host {
 
-/// Row-major activations in the workspace: [rows of the row set, columns] floats.
-struct View {
-    float* data = nullptr;
-    std::uint32_t columns = 0;
-    RowSet rows = RowSet::tokens;
-
-    [[nodiscard]] float* row(std::size_t r) const noexcept { return data + r * columns; }
-};
-
-/// A tensor where it lies: the file's bytes (unaligned), or floats that the model derived and `owned` keeps.
-struct Weight {
-    DType dtype = DType::f32;
-    std::uint32_t rows = 0;
-    std::uint32_t columns = 0;
-    const std::byte* data = nullptr;
-    std::size_t row_bytes = 0;
-    std::shared_ptr<const std::vector<float>> owned;
-
-    [[nodiscard]] const std::byte* row(std::size_t r) const noexcept { return data + r * row_bytes; }
-};
-
-/// One product of a `linear`: out = x weight^T (+ bias), or out += ... with `accumulate` (the residual stream). Where x
-/// is wider than the weight, it is cut into groups as wide, and each gives an equal part of out: a product per head.
-struct LinearTarget {
-    const Weight* weight = nullptr;  ///< [out.columns, x.columns / groups]
-    const Weight* bias = nullptr;    ///< [out.columns] or null
-    View out;
-    bool accumulate = false;
-};
-
-/// A KV pool as the operations see it.
-struct Cache {
-    std::byte* data = nullptr;    ///< of the blocks
-    std::byte* states = nullptr;  ///< in front of them
-    const CacheShape* shape = nullptr;
-
-    std::size_t block_bytes = 0;
-    std::size_t state_bytes = 0;
-
-    Cache() = default;
-    Cache(std::byte* pool, const CacheShape& layout)
-        : data(pool + layout.blocks_offset()),
-          states(pool),
-          shape(&layout),
-          block_bytes(layout.block_bytes()),
-          state_bytes(layout.state_bytes()) {}
-
-    /// A layer's part of a state.
-    [[nodiscard]] float* state(std::uint32_t layer, std::int32_t slot) const {
-        return reinterpret_cast<float*>(states + static_cast<std::size_t>(slot) * state_bytes +
-                                        shape->state_offset(layer));
-    }
-
-    /// Address of the K row of a slot; its V row lies `to_value(layer)` bytes further, unless it is latent.
-    [[nodiscard]] std::byte* key(std::uint32_t layer, std::size_t slot) const {
-        return data + slot / shape->block_tokens * block_bytes + shape->layer_offset(layer) +
-               slot % shape->block_tokens * shape->row_bytes(layer);
-    }
-    [[nodiscard]] std::size_t to_value(std::uint32_t layer) const {
-        return shape->block_tokens * shape->row_bytes(layer);
-    }
-};
-
-/// What a tile may read besides its operation.
-struct Frame {
-    PassShape shape;
-    PassInputs inputs;
-    Cache cache;
-    std::uint64_t most_work = 0;  ///< multiply-adds that a tile should not exceed by much; 0: no limit
-    std::uint32_t longest = 0;    ///< positions that the last row of a sequence sees, where there is a limit
-
-    [[nodiscard]] std::uint32_t rows(RowSet set) const noexcept {
-        return set == RowSet::tokens ? inputs.rows : inputs.wanted_rows;
-    }
-    /// A layer's part of a row's `cache_slots` or `sources`, and of its sequence's block table.
-    [[nodiscard]] std::int32_t slot(std::span<const std::int32_t> of, std::uint32_t layer, std::uint32_t row) const {
-        return of[std::size_t{cache.shape->group(layer)} * shape.rows + row];
-    }
-    [[nodiscard]] const std::int32_t* table(std::uint32_t layer, std::uint32_t row) const {
-        return inputs.tables.data() + (std::size_t{cache.shape->group(layer)} * shape.sequences +
-                                       static_cast<std::size_t>(inputs.sequences[row])) *
-                                          shape.table;
-    }
-    /// Sequences in the pass, whose rows follow one another.
-    [[nodiscard]] std::uint32_t sequences() const noexcept {
-        return inputs.rows == 0 ? 0 : static_cast<std::uint32_t>(inputs.sequences[inputs.rows - 1]) + 1;
-    }
-};
-
 // An operation that is `row_wise` has a tile for each row, which reads and writes that row alone (of its views, of the
 // cache), and whatever was done before the run of such operations that it stands in: a row goes through all of them at
 // once.
 
-// Output columns of a `linear` that one tile computes (with few rows more: a thread reads weights on end), and cache
-// positions that attention takes at a time. Both count from absolute zero, so that a result does not depend on what
-// else is in the pass.
+// Output columns of a `linear` that one tile computes (with few rows more: a thread reads weights on end). They count
+// from absolute zero, so that a result does not depend on what else is in the pass.
 inline constexpr std::uint32_t linear_tile = 32;
 inline constexpr std::uint32_t few_rows = 16;
 inline constexpr std::uint32_t widest_tile = 4 * linear_tile;
-inline constexpr std::uint32_t attention_tile = 64;
 
 /// Output columns of a tile where `rows` rows are multiplied by a weight of `columns` rows.
 [[nodiscard]] constexpr std::uint32_t tile_columns(std::uint32_t rows, std::uint32_t columns) noexcept {
@@ -189,6 +98,15 @@ struct Prepare {
     View x;
     std::uint32_t slot = 0;
     [[nodiscard]] std::uint32_t tiles(const Frame& f) const { return f.rows(x.rows); }
+};
+
+/// One product of a `linear`: out = x weight^T (+ bias), or out += ... with `accumulate` (the residual stream). Where x
+/// is wider than the weight, it is cut into groups as wide, and each gives an equal part of out: a product per head.
+struct LinearTarget {
+    const Weight* weight = nullptr;  ///< [out.columns, x.columns / groups]
+    const Weight* bias = nullptr;    ///< [out.columns] or null
+    View out;
+    bool accumulate = false;
 };
 
 /// targets[n].out[t, o] (+)= sum over i of x[t, i] weight[o, i] (+ bias[o]). With a gate there are two targets, which
@@ -327,140 +245,6 @@ struct Store {
             write(head, dim, shape.dtype, to);
         }
     }
-};
-
-/// y[t, h] = softmax over positions p <= positions[t] of (scale q[t, h] . K[p, g]) times V[p, g], g the key head of h;
-/// with a window only p > positions[t] - window; with a softcap c the scores are c tanh(score / c); with sinks the
-/// softmax has one more term, exp(sinks[h]), which weighs nothing. Online softmax (Milakov and Gimelshein 2018) over
-/// tiles of positions. A tile of the operation is a key head of `rows_each` rows; or, where a pass has few rows and the
-/// backend can compute parts of a row's sums apart, a key head of a piece of the positions, and `Combine` follows.
-struct Attend {
-    static constexpr std::uint32_t split_rows = 16;
-    View q;
-    std::uint32_t layer = 0;
-    AttentionSpec spec;
-    View y;
-    const Weight* sinks = nullptr;  ///< [heads] of F32, F16 or BF16, or null
-    std::uint32_t piece = 0;        ///< positions of a piece, counted from zero; 0: the backend computes rows whole
-    std::size_t room = 0;           ///< partial results (of one row, head and piece) that it has room for
-
-    /// Rows that share the work of reading keys: more where few heads do; one where each is of another sequence.
-    [[nodiscard]] std::uint32_t rows_each(const Frame& f) const {
-        if (f.rows(q.rows) == f.sequences()) return 1;
-        const std::uint32_t heads = spec.heads / spec.kv_heads, rows = std::clamp(512 / heads, 8u, 128u);
-        if (f.most_work == 0) return rows;
-        const std::uint64_t seen = spec.window == 0 ? f.longest : (std::min)(f.longest, spec.window);
-        const std::uint64_t each = heads * (std::max)(seen, std::uint64_t{1}) * (spec.head_dim + spec.value_dim());
-        return static_cast<std::uint32_t>(std::clamp(f.most_work / each, std::uint64_t{4}, std::uint64_t{rows}));
-    }
-    /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
-    [[nodiscard]] std::uint32_t pieces(const Frame& f) const {
-        const std::uint32_t rows = f.rows(q.rows);
-        if (piece == 0 || rows > split_rows) return 1;
-        std::uint32_t last = 0;
-        for (std::uint32_t t = 0; t < rows; ++t)
-            last = (std::max)(last, static_cast<std::uint32_t>(f.inputs.positions[t]));
-        const std::uint32_t count = last / piece + 1;
-        return std::size_t{rows} * spec.heads * count <= room ? count : 1;
-    }
-    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
-        const std::uint32_t count = pieces(f), rows = f.rows(q.rows);
-        return (count > 1 ? rows * count : (rows + rows_each(f) - 1) / rows_each(f)) * spec.kv_heads;
-    }
-
-    /// Calls `visit(first row, end, key head)` for every run of a tile's rows that are of one sequence, whose positions
-    /// follow one another.
-    template <class Visit>
-    void runs(const Frame& f, std::uint32_t tile, Visit visit) const {
-        const std::uint32_t begin = tile / spec.kv_heads * rows_each(f);
-        const std::uint32_t end = (std::min)(begin + rows_each(f), f.rows(q.rows));
-        for (std::uint32_t first = begin, last; first < end; first = last) {
-            for (last = first + 1; last < end && follows(f, last);) ++last;
-            visit(first, last, tile % spec.kv_heads);
-        }
-    }
-    /// The same for a tile of a pass that is cut into `count` pieces: `visit(first row, end, key head, piece)`.
-    template <class Visit>
-    void runs(const Frame& f, std::uint32_t tile, std::uint32_t count, Visit visit) const {
-        const std::uint32_t first = tile / spec.kv_heads / count;
-        if (follows(f, first)) return;
-        std::uint32_t last = first + 1;
-        while (last < f.rows(q.rows) && follows(f, last)) ++last;
-        visit(first, last, tile % spec.kv_heads, tile / spec.kv_heads % count);
-    }
-
-    /// Where the online softmax of a head begins: its largest score so far and the sum of exp(score - largest).
-    struct Start {
-        float highest = -std::numeric_limits<float>::infinity();
-        float total = 0.0f;
-    };
-    [[nodiscard]] Start start(std::size_t head) const {
-        if (sinks == nullptr) return {};
-        Start start{0.0f, 1.0f};
-        dequantize_row(sinks->dtype, sinks->data + row_bytes(sinks->dtype, head), 1, &start.highest);
-        return start;
-    }
-
- private:
-    /// Whether a row goes on where the one before it ends.
-    static bool follows(const Frame& f, std::uint32_t row) {
-        return row > 0 && f.inputs.sequences[row] == f.inputs.sequences[row - 1] &&
-               f.inputs.positions[row] == f.inputs.positions[row - 1] + 1;
-    }
-};
-
-/// Adds the partial results of a cut `Attend` in the order of their pieces. A tile is a key head of a row.
-struct Combine {
-    Attend attend;
-    [[nodiscard]] std::uint32_t tiles(const Frame& f) const {
-        return attend.pieces(f) > 1 ? f.rows(attend.q.rows) * attend.spec.kv_heads : 0;
-    }
-};
-
-/// Where the keys and values of one row and key head lie, and the query heads that share them.
-struct AttentionTile {
-    AttentionTile(const Attend& op, const Frame& f, std::uint32_t of_row, std::uint32_t kv_head)
-        : row(of_row),
-          heads(op.spec.heads / op.spec.kv_heads),
-          first_head(kv_head * heads),
-          length(static_cast<std::size_t>(f.inputs.positions[row]) + 1),
-          begin(op.spec.window == 0 ? 0 : length - (std::min)(length, std::size_t{op.spec.window})),
-          to_value(op.spec.key_skip > 0 ? row_bytes(f.cache.shape->dtype, op.spec.key_skip)
-                                        : f.cache.to_value(op.layer)),
-          cache_(&f.cache),
-          table_(f.table(op.layer, of_row)),
-          offset_(f.cache.shape->layer_offset(op.layer) + kv_head * f.cache.shape->head_bytes(op.layer)),
-          row_bytes_(f.cache.shape->row_bytes(op.layer)) {}
-
-    /// Positions from `first` to the end of its tile, or to the last one that the row sees.
-    [[nodiscard]] std::size_t count(std::size_t first) const noexcept {
-        return (std::min)(std::size_t{attention_tile} - first % attention_tile, length - first);
-    }
-    /// Addresses of the keys of positions [first, first + count), through the block table.
-    void keys(std::size_t first, std::size_t count, const std::byte** out) const {
-        const std::size_t block_tokens = cache_->shape->block_tokens;
-        std::size_t block = first / block_tokens;
-        std::size_t within = first % block_tokens;
-        for (std::size_t j = 0; j < count; ++block, within = 0) {
-            DECANT_ASSERT(table_[block] >= 0);  // what a window has passed is not there
-            const auto physical = static_cast<std::size_t>(table_[block]);
-            const std::byte* from = cache_->data + physical * cache_->block_bytes + offset_ + within * row_bytes_;
-            for (; within < block_tokens && j < count; ++within, ++j, from += row_bytes_) out[j] = from;
-        }
-    }
-
-    std::size_t row;
-    std::size_t heads;
-    std::size_t first_head;
-    std::size_t length;    ///< positions up to the row's own, included
-    std::size_t begin;     ///< the first position that it sees
-    std::size_t to_value;  ///< bytes from the address of a key to that of its value
-
- private:
-    const Cache* cache_;
-    const std::int32_t* table_;
-    std::size_t offset_;
-    std::size_t row_bytes_;
 };
 
 /// y[t, i] = f(gate[t, i]) up[t, i], or what else `GateSpec` says; without `up` y[t, i] = f(gate[t, i])

@@ -4,7 +4,7 @@
 /// \file
 /// Attention of the `Simd` backend: what `host::Attend` says, as pointers for the kernels of a set.
 
-#include <decant/backend/host/ops.hpp>
+#include <decant/backend/host/attend.hpp>
 #include <decant/backend/simd/attention_rows.hpp>
 #include <decant/core/config.hpp>
 

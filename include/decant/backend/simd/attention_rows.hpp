@@ -6,6 +6,7 @@
 
 #include <decant/core/config.hpp>
 #include <decant/core/dtype.hpp>
+#include <decant/core/specs.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,9 +54,7 @@ struct AttentionRows {
 
     /// Positions [begin, end) are seen by row r.
     [[nodiscard]] constexpr std::size_t end(std::size_t r) const noexcept { return position + r + 1; }
-    [[nodiscard]] constexpr std::size_t begin(std::size_t r) const noexcept {
-        return window == 0 || window > end(r) ? 0 : end(r) - window;
-    }
+    [[nodiscard]] constexpr std::size_t begin(std::size_t r) const noexcept { return first_seen(window, position + r); }
 };
 
 /// Floats of one partial result: value_dim sums, padded; then the largest score and the sum of the weights.
