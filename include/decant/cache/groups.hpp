@@ -24,7 +24,7 @@ inline constexpr std::size_t window_spare = 32;
 /// all ways to cut the layers into few groups the one that wastes the least; if that is much, one group. Empty where no
 /// layer has a window.
 [[nodiscard]] inline std::vector<std::uint32_t> group_by_window(const std::vector<CacheLayer>& layers) {
-    constexpr std::size_t most_groups = 16;  // tables and slots are per group
+    constexpr std::size_t most_groups = 16;  // tables and token_slots are per group
     struct Kind {
         std::uint32_t window;
         std::vector<std::size_t> layers;
@@ -85,9 +85,9 @@ inline constexpr std::size_t window_spare = 32;
 [[nodiscard]] inline std::size_t longest_table(const CacheShape& shape, std::size_t blocks, std::size_t at_once = 1) {
     if (shape.groups.empty()) return blocks;
     constexpr std::size_t most_times = 8;
-    const std::size_t slots = (std::numeric_limits<std::int32_t>::max)() / std::size_t{shape.block_tokens};
+    const std::size_t token_slots = (std::numeric_limits<std::int32_t>::max)() / std::size_t{shape.block_tokens};
     std::size_t fits = blocks / shape.group_count();
-    std::size_t exceeds = (std::min)(fits * most_times, slots) + 1;
+    std::size_t exceeds = (std::min)(fits * most_times, token_slots) + 1;
     while (exceeds - fits > 1) {
         const std::size_t middle = fits + (exceeds - fits) / 2;
         (blocks_needed(shape, middle * shape.block_tokens, at_once) <= blocks ? fits : exceeds) = middle;
