@@ -183,6 +183,18 @@ TEMPLATE_TEST_CASE("windows: a few tokens can be taken back, and otherwise none 
         for (int n = 0; n < 50; ++n) REQUIRE(scene.same(one, other, random_tokens(random, 1)[0]));
     }
     CHECK(scene.pool->free_blocks() == scene.pool->blocks());
+    // What the passes of one long call gave up is gone as well when it ends.
+    for (const std::size_t back : {std::size_t{1}, spare, std::size_t{100}}) {
+        Sequence<TestType> one = taken(scene.all.sequence()), other = scene.sequence();
+        const Tokens prompt = random_tokens(random, 150);
+        scene.grow(one, prompt);
+        scene.grow(other, prompt);
+        CAPTURE(back);
+        const std::size_t left = other.truncate(150 - back);
+        CHECK(left == (back <= spare ? 150 - back : 0));
+        one.truncate(left);
+        for (int n = 0; n < 50; ++n) REQUIRE(scene.same(one, other, random_tokens(random, 1)[0]));
+    }
     // Before a window has passed anything, all is as without one.
     Sequence<TestType> other = scene.sequence();
     scene.grow(other, random_tokens(random, window + spare));

@@ -284,13 +284,26 @@ class Sequence {
         for (std::size_t b = begin; b < (std::min)(end, table.size()); ++b)
             if (table[b] >= 0) pool_->release(std::exchange(table[b], -1));
     }
-    /// A call of several passes: what there is now stays until `let_go`, for the call may fail.
+    /// A call of several passes: what there is now stays until its end, for the call may fail.
     void hold() noexcept {
         if (pool_ == nullptr) return;
         give_up();
         held_ = table().size();
     }
     void let_go() noexcept { held_ = 0; }
+    /// The same after success: what lies before a row that one of the passes gave up is gone as well.
+    void let_passed_go() noexcept {
+        held_ = 0;
+        if (pool_ == nullptr) return;
+        const std::size_t block = pool_->shape().block_tokens;
+        for (std::size_t g = 0; g < groups_.size(); ++g) {
+            const std::size_t first = groups_[g].first / block;
+            std::size_t begin = blocks_for(size());
+            while (begin > first && has(g, begin - 1)) --begin;
+            give_up(g, first, begin);
+            groups_[g].first = (std::max)(groups_[g].first, begin * block);
+        }
+    }
     /// Whether all rows are there that a token at this position sees.
     [[nodiscard]] bool reaches(std::size_t position) const noexcept {
         for (std::size_t g = 0; g < groups_.size(); ++g)

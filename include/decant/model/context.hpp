@@ -298,7 +298,8 @@ class Context {
             if (state_ != nullptr) state_->restore(parts_);
         }
         void dismiss() noexcept {
-            if (Sequence<B>* sequence = std::exchange(sequence_, nullptr)) sequence->let_go(), sequence->accept(mark_);
+            if (Sequence<B>* sequence = std::exchange(sequence_, nullptr))
+                sequence->let_passed_go(), sequence->accept(mark_);
             if (State* state = std::exchange(state_, nullptr)) state->accept(parts_);
         }
 

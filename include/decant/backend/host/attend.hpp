@@ -44,7 +44,9 @@ struct Attend {
         if (f.most_work == 0) return rows;
         const std::uint64_t seen = spec.window == 0 ? f.longest : (std::min)(f.longest, spec.window);
         const std::uint64_t each = heads * (std::max)(seen, std::uint64_t{1}) * (spec.head_dim + spec.value_dim());
-        return static_cast<std::uint32_t>(std::clamp(f.most_work / each, std::uint64_t{4}, std::uint64_t{rows}));
+        constexpr std::uint64_t slower = 2;  // than products, with an exp for each score
+        return static_cast<std::uint32_t>(
+            std::clamp(f.most_work / slower / each, std::uint64_t{2}, std::uint64_t{rows}));
     }
     /// Pieces that rows are cut into, which depends on nothing but the pass; results do not depend on it.
     [[nodiscard]] std::uint32_t pieces(const Frame& f) const {
