@@ -183,12 +183,14 @@ TEMPLATE_TEST_CASE("windows: a few tokens can be taken back, and otherwise none 
         for (int n = 0; n < 50; ++n) REQUIRE(scene.same(one, other, random_tokens(random, 1)[0]));
     }
     CHECK(scene.pool->free_blocks() == scene.pool->blocks());
-    // What the passes of one long call gave up is gone as well when it ends.
+    // What the passes of a long call gave up of its own rows is gone as well when it ends.
     for (const std::size_t back : {std::size_t{1}, spare, std::size_t{100}}) {
         Sequence<TestType> one = taken(scene.all.sequence()), other = scene.sequence();
-        const Tokens prompt = random_tokens(random, 150);
-        scene.grow(one, prompt);
-        scene.grow(other, prompt);
+        for (const std::size_t count : {10u, 140u}) {
+            const Tokens part = random_tokens(random, count);
+            scene.grow(one, part);
+            scene.grow(other, part);
+        }
         CAPTURE(back);
         const std::size_t left = other.truncate(150 - back);
         CHECK(left == (back <= spare ? 150 - back : 0));
