@@ -24,7 +24,7 @@ inline constexpr std::size_t window_spare = 32;
 /// all ways to cut the layers into few groups the one that wastes the least; if that is much, one group. Empty where no
 /// layer has a window.
 [[nodiscard]] inline std::vector<std::uint32_t> group_by_window(const std::vector<CacheLayer>& layers) {
-    constexpr std::size_t most_groups = 16;  // tables and token_slots are per group
+    constexpr std::size_t most_groups = 16;  // tables and slots are per group
     struct Kind {
         std::uint32_t window;
         std::vector<std::size_t> layers;

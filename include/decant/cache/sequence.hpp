@@ -297,6 +297,7 @@ class Sequence {
         if (pool_ == nullptr) return;
         const std::size_t block = pool_->shape().block_tokens;
         for (std::size_t g = 0; g < groups_.size(); ++g) {
+            if (pool_->window(g) == 0) continue;
             const std::size_t first = groups_[g].first / block;
             std::size_t begin = blocks_for(size());
             while (begin > first && has(g, begin - 1)) --begin;
